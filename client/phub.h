@@ -766,6 +766,16 @@ PHUB_API int phub_site_decision(phub_site_t *site, struct phub_scout_decision *d
  * Returns how many tensors there are. -ENODATA as above; -EINVAL: NULL. */
 PHUB_API int phub_site_alignment(phub_site_t *site, double *r, unsigned count);
 
+/*
+ * What training goes on with and should be known, each once: a site, this one or another, says what is no number. All
+ * that are in that exchange hear it by the end of the call that ends it. The text names rank, tensor, steps and what to
+ * do: with PHUB_NAN_PASS it is in all weights from then on, and who has it of others is not named; with PHUB_NAN_ZERO
+ * the others go on without it, and that site has no momentum there any more, or, if its weights are no numbers, begins
+ * anew with the others' at one of the next exchanges; PHUB_NAN_FAIL ends the job instead. A site is named once in a
+ * run. With a site within, it is also of that one's job. NULL: nothing new. Valid until the next call on the site.
+ */
+PHUB_API const char *phub_site_warning(phub_site_t *site);
+
 /* Frees it; NULL is allowed. With an exchange on its way it leaves the job first, unfinished. Before phub_close(), and
  * before the one within it. */
 PHUB_API void phub_site_close(phub_site_t *site);

@@ -189,6 +189,7 @@ static void course_offer(struct phub_site *s)
 	uint64_t before = s->site.counts.bytes_paper;
 
 	s->said = 0;
+	unsound_begin(s);
 	for (unsigned t = 0; t < s->config.tensor_count; t++) {
 		float *offer = course_at(s, s->offers, t);
 
@@ -196,6 +197,7 @@ static void course_offer(struct phub_site *s)
 			continue;
 		site_offer(&s->site, t, offer);
 		s->offered_square[t] = s->scouted && share > 0 ? square_of(offer, s->tensors[t].elements) / share : 0;
+		unsound_offer(s, t, offer);
 		s->said += s->tensors[t].trained ? s->offered_square[t] : 0;
 	}
 	s->offered = true;
@@ -222,6 +224,7 @@ static void course_exchange_land(struct phub_site *s)
 			site_accept(&s->site, t, course_at(s, s->sums, t));
 	s->exchanges++;
 	s->offered = s->pending = false;
+	unsound_land(s);
 	if (s->at_box)
 		return;
 	if (s->scouted)
@@ -257,7 +260,7 @@ enum course_kind course_next(const struct phub_site *s)
 
 static unsigned course_flags(const struct phub_site *s, enum course_kind kind)
 {
-	return SLOT_HERE | (kind == COURSE_HELLO ? SLOT_HELLO : 0) | (s->has ? SLOT_HAS : 0) |
+	return SLOT_HERE | (kind == COURSE_HELLO ? SLOT_HELLO : 0) | (s->has && !s->unsound.own ? SLOT_HAS : 0) |
 	       (s->pending && kind != COURSE_EXCHANGE ? SLOT_PENDING : 0) |
 	       (s->pending && s->window.open && kind != COURSE_EXCHANGE ? SLOT_WINDOW : 0);
 }
@@ -288,6 +291,7 @@ static int course_begin(struct phub_site *s, enum course_kind kind)
 	if (s->slots_key < 0)
 		return 0;
 	own.said = kind == COURSE_EXCHANGE ? s->said : 0;
+	own.broken = kind == COURSE_EXCHANGE ? s->unsound.own : 0;
 	slots_put(s->slots_out, s->rank, &own);
 	for (unsigned t = 0; t < s->config.tensor_count && kind == COURSE_EXCHANGE && s->scouted; t++)
 		slots_put_said(s->slots_out, s->world, t, s->offered_square[t]);
@@ -367,6 +371,7 @@ void course_step(struct phub_site *s)
 	s->pending = true;
 	if (s->scouted && s->site.counts.steps - s->window.began >= s->scout.config.period)
 		window_begin(s);
+	unsound_due(s);
 }
 
 int course_start(struct phub_site *s)

@@ -33,6 +33,7 @@
 #include "client/scout/shadow.h"
 #include "client/scout/site.h"
 #include "client/scout/slots.h"
+#include "client/scout/unsound.h"
 #include "phub/base/err.h"
 
 enum course_kind {
@@ -132,6 +133,7 @@ struct phub_site {
 	double *r;                    /* of the last window; NaN: not known */
 	unsigned present_count;
 	struct window window;
+	struct unsound unsound;
 
 	/* Floats of all tensors each, at the places of struct site; */
 	float *offers, *sums, *scratch;
@@ -205,6 +207,8 @@ int course_log_shadow(struct phub_site *s, struct err *e);
  * written is not: the training goes on. */
 void course_log_run(struct phub_site *s);
 void course_log_decision(struct phub_site *s, double theta);
+/* Of a rank, from 1 on (0: not known), and a tensor. */
+void course_log_warning(struct phub_site *s, uint32_t rank, const char *tensor, const char *text);
 
 /* ---- shared by these ---- */
 

@@ -24,15 +24,18 @@ static float *sync_array(const struct phub_site *s, unsigned stage)
 	return s->site.outer[stage - 1];
 }
 
-/* Of floats as they are in a sum: 0 has no sign there, and a NaN may have other bits. */
-static uint32_t sync_check(const float *values, size_t count)
+/* Of floats as they are in a sum: 0 has no sign there, a NaN may have other bits, or, as infinity, count as zero. */
+static uint32_t sync_check(const struct phub_site *s, const float *values, size_t count)
 {
+	const bool zero = s->phub->settings.nan == PHUB_NAN_ZERO;
 	uint32_t crc = 0;
 
 	for (size_t i = 0; i < count; i++) {
 		uint32_t bits = 0;
 
-		if (isnan(values[i]))
+		if (zero && !finite_all(&values[i], 1))
+			bits = 0;
+		else if (isnan(values[i]))
 			bits = 0x7fc00000;
 		else if (values[i] != 0)
 			memcpy(&bits, &values[i], sizeof(bits));
@@ -65,7 +68,7 @@ int course_sync_begin(struct phub_site *s, struct slot *own)
 			site_common(&s->site, t, out);
 	}
 	if (sends)
-		own->check = sync_check(s->scratch, s->site.elements);
+		own->check = sync_check(s, s->scratch, s->site.elements);
 	if (sends && s->stage == 0)
 		sync_news(s);
 	for (unsigned t = 0; t < s->config.tensor_count && rc == 0; t++)
@@ -106,6 +109,7 @@ static void sync_take_weights(struct phub_site *s, const struct slot *root)
 		s->window.open = root->flags & SLOT_WINDOW;
 		s->window.strange = root->flags & SLOT_HAS; /* else all begin */
 		s->window.infected = s->root != s->rank && !finite_all(s->sums, s->site.elements);
+		s->unsound.spread |= s->window.infected;
 	}
 	s->exchanges = root->exchanges;
 }
@@ -127,7 +131,7 @@ static void sync_take(struct phub_site *s)
 	struct slot root;
 
 	slots_get(s->slots_in, s->root, &root);
-	if (!(root.flags & SLOT_HERE) || root.check != sync_check(s->sums, s->site.elements)) {
+	if (!(root.flags & SLOT_HERE) || root.check != sync_check(s, s->sums, s->site.elements)) {
 		s->damaged = true; /* it is lost, or was in the middle of this round */
 		return;
 	}

@@ -413,3 +413,17 @@ size_t record_end(const struct record_end *end, char *out, size_t room)
 	field_double(&l, "seconds", end->seconds);
 	return line_end(&l);
 }
+
+size_t record_warning(uint64_t t, unsigned rank, const char *tensor, const char *text, char *out, size_t room)
+{
+	struct line l = line_begin(out, room);
+
+	field_text(&l, "scout", "warning");
+	field_whole(&l, "t", t);
+	if (rank > 0)
+		field_whole(&l, "rank", rank - 1);
+	if (tensor)
+		field_text(&l, "tensor", tensor);
+	field_text(&l, "text", text);
+	return line_end(&l);
+}

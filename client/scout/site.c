@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "client/scout/finite.h"
 #include "client/scout/site_internal.h"
 
 enum { PHASE_IDLE, PHASE_OFFERED, PHASE_ACCEPTED };
@@ -304,6 +305,22 @@ int site_join(struct site *site, uint64_t steps)
 	return 0;
 }
 
+bool site_mend(struct site *site)
+{
+	float *const own[] = {site->residual, site->velocity};
+	bool sound = true;
+
+	if (site_busy(site))
+		return false;
+	for (unsigned a = 0; a < sizeof(own) / sizeof(own[0]); a++)
+		for (size_t i = 0; own[a] && i < site->elements; i++)
+			own[a][i] = finite_all(&own[a][i], 1) ? own[a][i] : 0;
+	for (unsigned t = 0; t < site->config.tensor_count; t++)
+		if (site->tensors[t].trained || site_exchanges(site, t))
+			sound = finite_all(site->tensors[t].weights, site->tensors[t].elements) && sound;
+	return sound;
+}
+
 static float site_common_of(const struct site *site, unsigned t, uint32_t i)
 {
 	size_t at = site->offset[t] + i;
@@ -327,11 +344,12 @@ int site_rebase(struct site *site, unsigned t, const float *common)
 	if (t >= site->config.tensor_count)
 		return -EINVAL;
 	for (uint32_t i = 0; i < site->tensors[t].elements; i++) {
-		float own = site_common_of(site, t, i), *w = &site->tensors[t].weights[i];
+		float own = site_common_of(site, t, i), *w = &site->tensors[t].weights[i], moved;
 
 		if (common[i] == own) /* where a rounding would still move the weight */
 			continue;
-		*w = common[i] + (*w - own);
+		moved = *w - own;
+		*w = finite_all(&moved, 1) ? common[i] + moved : common[i];
 		if (site->config.algorithm == SITE_LOCAL)
 			site->anchor[site->offset[t] + i] = common[i];
 	}

@@ -192,13 +192,22 @@ int site_flush(struct site *site);
 int site_join(struct site *site, uint64_t steps);
 
 /*
+ * Of a site that has said what is no number where that counts as zero, between two exchanges: the others have nothing
+ * of it, so its residual and momentum are 0 from now on where they are no numbers, else local SGD and Gaia, whose
+ * momentum stays at home, would say it for ever. BSP and DGC come out by themselves: what they said is 0 afterwards.
+ * Are all weights numbers that are trained or exchanged? Of local SGD they are; with others (Gaia moves them at once)
+ * nobody here knows what they should be, and site_join() takes the others'. false also as site_step() is -EBUSY.
+ */
+bool site_mend(struct site *site);
+
+/*
  * What tensor `t` has in common with those of the other sites, to `out`: its weights without what this site has moved
  * by itself and not said yet (Gaia, local). Others hold the same: the same bits, but for Gaia, whose roundings differ.
  */
 void site_common(const struct site *site, unsigned t, float *out);
 
 /* The others have these common weights, and not its own: tensor `t` has them now, and what this site has moved by
- * itself on top. 0; -EBUSY as site_step(); -EINVAL: there is no such tensor. */
+ * itself on top, where that is a number. 0; -EBUSY as site_step(); -EINVAL: there is no such tensor. */
 int site_rebase(struct site *site, unsigned t, const float *common);
 
 /* The squared norm of what is still to be said of tensor `t`, in float64: 0 for one that does not exist. */

@@ -224,12 +224,15 @@ static int sites_name(phub_site_t *s)
 	rc = course_init(s, api_last_error());
 	if (rc < 0)
 		return rc;
-	if (!s->at_box)
+	rc = unsound_init(s, api_last_error());
+	if (rc == 0 && !s->at_box)
 		rc = s->slots_key = phub_key(
 			s->phub, SITES_SLOTS_KEY, PHUB_F32, course_slots(s), 0, PHUB_KEY_ALONE | PHUB_KEY_SPARSE);
 	s->named = rc >= 0;
-	if (rc < 0)
+	if (rc < 0) {
 		course_fini(s);
+		unsound_fini(s);
+	}
 	return rc < 0 ? rc : 0;
 }
 
@@ -480,6 +483,11 @@ int phub_site_alignment(phub_site_t *s, double *r, unsigned count)
 	return (int)s->config.tensor_count;
 }
 
+const char *phub_site_warning(phub_site_t *s)
+{
+	return s ? unsound_text(s) : NULL;
+}
+
 void phub_site_close(phub_site_t *s)
 {
 	if (!s)
@@ -489,6 +497,7 @@ void phub_site_close(phub_site_t *s)
 	course_log_close(s);
 	if (s->named)
 		course_fini(s);
+	unsound_fini(s);
 	within_close(s);
 	free(s->tensors);
 	free(s);

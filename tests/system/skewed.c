@@ -35,10 +35,11 @@ struct skewed {
 	uint64_t samples[SITES_MAX];
 	unsigned die_at, die_try, pause_ms, lazy_ms, theta_at, score_at;
 	double theta_then;
-	unsigned lies;         /* bits of ranks whose evaluate() counts more right than there are */
-	unsigned fails;        /* bits of ranks whose evaluate() has none */
-	unsigned blind;        /* likewise, takes what is no number for right, and tells no loss */
-	unsigned nan_at, nans; /* the step in which ranks of these bits get a weight that is no number */
+	unsigned lies;  /* bits of ranks whose evaluate() counts more right than there are */
+	unsigned fails; /* bits of ranks whose evaluate() has none */
+	unsigned blind; /* likewise, takes what is no number for right, and tells no loss */
+	/* The step in which ranks of these bits get a weight that is no number; and once more, 0: not. */
+	unsigned nan_at, nans, nan_again;
 	bool flush, verbose;
 };
 
@@ -86,7 +87,7 @@ static void place_init(struct place *p, const struct skewed *run, unsigned rank,
 
 static void place_learn(struct place *p, uint64_t step)
 {
-	if (step == p->run->nan_at && p->run->nans >> p->rank & 1)
+	if ((step == p->run->nan_at || (p->run->nan_again && step == p->run->nan_again)) && p->run->nans >> p->rank & 1)
 		p->weights[0] = NAN;
 	for (uint32_t i = 0; i < ELEMENTS - sizes[TENSORS - 1]; i++)
 		p->gradient[i] = p->weights[i] - target(p->rank, i) + noise(step, p->rank, i);
@@ -420,6 +421,14 @@ static void nap(unsigned ms)
 	nanosleep(&t, NULL);
 }
 
+static void warned(const struct place *p, phub_site_t *site)
+{
+	for (const char *text = phub_site_warning(site); text; text = phub_site_warning(site)) {
+		printf("{\"event\":\"warning\",\"rank\":%u,\"text\":\"%s\"}\n", p->rank, text);
+		fflush(stdout);
+	}
+}
+
 /* Waits as long as it takes, in turns; a box that was lost is waited for. */
 static int patiently(const struct place *p, phub_site_t *site, int rc)
 {
@@ -464,6 +473,7 @@ static int site_train(struct place *p, phub_site_t *site)
 			rc = phub_site_step(site, run->samples[p->rank] ? p->gradients : NULL, rate_at(state.steps),
 				run->lazy_ms ? (int)run->lazy_ms : PHUB_TIMEOUT_DEFAULT);
 		rc = patiently(p, site, rc);
+		warned(p, site);
 		if (rc < 0)
 			return rc;
 	}
@@ -614,7 +624,7 @@ static bool take_run(struct skewed *run, const char *name, const char *value)
 	} fields[] = {{"steps", &run->steps}, {"die_at", &run->die_at}, {"die_try", &run->die_try},
 		{"pause_ms", &run->pause_ms}, {"lazy_ms", &run->lazy_ms}, {"theta_at", &run->theta_at},
 		{"score_at", &run->score_at}, {"lies", &run->lies}, {"fails", &run->fails}, {"blind", &run->blind},
-		{"nan_at", &run->nan_at}, {"nans", &run->nans}};
+		{"nan_at", &run->nan_at}, {"nans", &run->nans}, {"nan_again", &run->nan_again}};
 
 	for (unsigned i = 0; i < sizeof(fields) / sizeof(fields[0]); i++) {
 		if (strcmp(fields[i].name, name) == 0) {

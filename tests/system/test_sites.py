@@ -343,11 +343,53 @@ def no_numbers():
         ends = [site.end() for site in sites(box, "zero", steps=80, nan="zero", log=path, **options)]
         reasons = [line["reason"] for line in map(json.loads, path.read_text().splitlines()) if line["scout"] == "decision"]
     check(all(end["distance"] is not None and end["action"] != 3 for end in ends), f"it did not stay out: {ends}")
-    check(["site 1 has weights" in reason for reason in reasons] == [False] * 3 + [True] * (len(reasons) - 3), f"its momentum has it for good: {reasons}")
-    check(all(end["believed"] == 2 for end in ends), f"others were not judged: {ends}")
+    check(["site 1 has weights" in reason for reason in reasons] == [i == 3 for i in range(len(reasons))], f"its momentum has it for good: {reasons}")
+    check(all(end["believed"] == 3 for end in ends), f"it is not judged again: {ends}")
     for site in sites(box, "fail", steps=80, nan="fail", **options):
         check(site.wait() == 1, "it went on")
         holds(site.lines("end")[0]["error"], "rank 1", "weight")
+    box.stop()
+
+
+def no_numbers_told():
+    """without a scout each site hears once whose numbers are none, since when, and what to do; and where it counts as zero the site comes out of it"""
+    box = rig.Box()
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder, "log")
+        for name, options in (*ALGORITHMS.items(), ("local", {"theta": 7, "outer": "yogi"})):
+            when = "steps 36 to 42" if name == "local" else "step 36"
+            for nan, nans in (("pass", 2), ("zero", 2), ("zero", 6), ("zero", 7)):
+                running = sites(box, f"{name}-{nan}-{nans}-{len(options)}", algorithm=name, steps=120, nan_at=35, nans=nans, nan=nan, log=path, **options)
+                ends = [site.end() for site in running]
+                warnings = [[line["text"] for line in site.lines("warning")] for site in running]
+                check(all(len(texts) == 1 for texts in warnings), f"{name}, nan={nan}: {warnings}")
+                who = {2: r"rank 1 has", 6: r"rank 1 \(and 1 more\) has", 7: r"rank 0 \(and 2 more\) has"}[nans]
+                for texts in warnings:
+                    holds(texts[0], who + " said what is no number, of tensor 'weight', after " + when + ":",
+                          "job's option nan=zero" if nan == "pass" else "counts as zero")
+                lines = [line for line in map(json.loads, path.read_text().splitlines()) if line["scout"] == "warning"]
+                check([(line["t"], line["rank"], line["tensor"]) for line in lines] == [(42 if name == "local" else 36, int(nans < 7), "weight")], f"{lines}")
+                well = nan == "zero" and (nans < 7 or name == "local")  # where all weights are none nobody has others
+                check(all((end["distance"] is not None) == well for end in ends), f"{name}, nan={nan}, {nans}: {ends}")
+                if well and name in ("bsp", "dgc"):
+                    check(len({end["trained"] for end in ends}) == 1, f"weights differ: {ends}")
+        two = sites(box, "twice", algorithm="gaia", theta=.1, steps=120, nan_at=35, nan_again=60, nans=2, nan="zero")
+        check(all(site.end()["distance"] is not None and len(site.lines("warning")) == 1 for site in two), "a second time")
+        for name, when in (("pass", r"rank 1 has .* after steps 36 to 42"), ("zero", r"rank 1 has .* after steps 36 to 42")):
+            running = sites(box, f"box-{name}", algorithm="local", theta=7, outer="box", steps=80, nan_at=35, nans=2, nan=name)
+            ends = [site.end() for site in running]
+            texts = [[line["text"] for line in site.lines("warning")] for site in running]
+            holds(" ".join(texts[1]), when)
+            check([len(text) for text in texts] == ([1, 1, 1] if name == "pass" else [0, 1, 0]), f"{texts}")
+            check(all((end["distance"] is not None) == (name == "zero") for end in ends), f"{ends}")
+            if name == "pass":
+                holds(texts[0][0], "another site has said what is no number, of tensor 'weight'")
+    late = sites(box, "late", algorithm="local", theta=5, steps=150, lost="shrink", pause_ms=4, verbose=1, nan_at=35, nans=2, die_at=lambda rank: 60 * (rank == 2))
+    late[2].wait()
+    again = Site(box, "late", 2, algorithm="local", theta=5, steps=150, lost="shrink", pause_ms=4)
+    check(again.end()["distance"] is None and not again.lines("warning"), f"who comes to weights that are none blames somebody: {again.lines()}")
+    for site in late[:2]:
+        check(site.end() and len(site.lines("warning")) == 1, f"{site.lines('warning')}")
     box.stop()
 
 
@@ -472,4 +514,4 @@ def refused():
 
 if __name__ == "__main__":
     rig.run([algorithms, outer_optimizers, weights_of_sites, leavers, scouts, pulls, off, wire, log, log_scores, log_bytes, log_full, alignment, bad_reports, one_bad_site,
-             no_numbers, lost_sites, lost_sites_of_scouts, lost_on_the_way, lost_box, example, refused])
+             no_numbers, no_numbers_told, lost_sites, lost_sites_of_scouts, lost_on_the_way, lost_box, example, refused])

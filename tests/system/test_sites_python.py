@@ -514,6 +514,29 @@ def test_not_finite(box):
     workers(WORLD, not_finite, box)
 
 
+def warned(rank, box):
+    """A gradient that is no number is a warning at all sites, once, without a scout too; where it counts as zero all train on."""
+    net = make_net(0, False)
+    site = phub.torch.Site(net, box.url("warned"), theta=2, nan="zero", rank=rank, world=WORLD)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for step in range(10):
+            x, y = batch(data_of(rank), step)
+            net.zero_grad()
+            torch.nn.functional.cross_entropy(net(x), y).backward()
+            if rank == 1 and step == 4:
+                next(net.parameters()).grad[:] = math.nan
+            site.step(0.05)
+    site.close()
+    told = [str(w.message) for w in caught if w.category is RuntimeWarning]
+    assert len(told) == 1 and "rank 1 has said what is no number, of tensor '" in told[0] and "after steps 5 to 6" in told[0], told
+    assert all(torch.isfinite(p).all() for p in net.parameters())
+
+
+def test_warned(box):
+    workers(WORLD, warned, box)
+
+
 def without_samples(rank, box):
     net = make_net(rank, False)
     site = phub.torch.Site(net, box.url("without"), theta=5, samples=0 if rank == 2 else 7, weighted=True, rank=rank, world=WORLD)

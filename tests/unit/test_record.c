@@ -238,6 +238,25 @@ static void test_the_end(void **state)
 	json_decref(j);
 }
 
+static void test_a_warning(void **state)
+{
+	char line[ROOM] = "";
+	json_t *j = parsed(line, record_warning(40, 2, "a \"w\"", "rank 1", line, sizeof(line)));
+
+	(void)state;
+	assert_string_equal(text_of(j, "scout"), "warning");
+	assert_string_equal(text_of(j, "tensor"), "a \"w\"");
+	assert_string_equal(text_of(j, "text"), "rank 1");
+	assert_true(number_of(j, "t") == 40 && number_of(j, "rank") == 1);
+	json_decref(j);
+	j = parsed(line, record_warning(40, 0, NULL, "?", line, sizeof(line)));
+	assert_null(json_object_get(j, "rank"));
+	assert_null(json_object_get(j, "tensor"));
+	json_decref(j);
+	assert_int_equal(
+		record_warning(1, 0, NULL, "?", NULL, 0), strlen("{\"scout\":\"warning\",\"t\":1,\"text\":\"?\"}\n"));
+}
+
 static void assert_exact(double value)
 {
 	char text[RECORD_NUMBER_BYTES], wrapped[RECORD_NUMBER_BYTES + 2];
@@ -360,6 +379,7 @@ int main(void)
 		cmocka_unit_test(test_a_gain_has_the_interval),
 		cmocka_unit_test(test_a_decision_says_all_that_it_knows),
 		cmocka_unit_test(test_the_end),
+		cmocka_unit_test(test_a_warning),
 		cmocka_unit_test(test_numbers_are_exact),
 		cmocka_unit_test(test_numbers_do_not_know_the_locale),
 		cmocka_unit_test(test_any_text_makes_a_line),

@@ -178,6 +178,7 @@ for _name, _result, _arguments in (
     ("phub_scout_save", _I, [_P, ctypes.c_char_p, ctypes.c_size_t]),
     ("phub_scout_load", _I, [_P, ctypes.c_char_p, ctypes.c_size_t]),
     ("phub_site_options_init", None, [ctypes.POINTER(_SiteOptions)]),
+    ("phub_site_warning", ctypes.c_char_p, [_P]),
     ("phub_site_open", _I, [_P, ctypes.POINTER(_SiteOptions), ctypes.POINTER(_P)]),
     ("phub_site_tensor", _I, [_P, ctypes.c_char_p, _P, _U32, ctypes.c_bool]),
     ("phub_site_start", _I, [_P, _I]),
@@ -338,7 +339,8 @@ class Site:
     whose tensors lie at the addresses `weights`, on a sample of this site's training data that follows from `draw`, and
     returns (samples, correct, loss): sums alone. Where it raises an Exception that model's report says nothing, and the training
     goes on; a RuntimeWarning has the first one's traceback (as an error, by Python's -W, step() raises it when the exchange is
-    over, and so it does what else is raised, as KeyboardInterrupt). `log`: rank 0 writes the run, decisions and the end there; where it cannot, a warning says so once. `within`: a Site that was started on another worker, of a rack, say: this one
+    over, and so it does what else is raised, as KeyboardInterrupt). `log`: rank 0 writes the run, decisions and the end there; where it cannot, a warning says so once. That a site says what is no
+    number (phub_site_warning()) is a RuntimeWarning at all sites, once of each. `within`: a Site that was started on another worker, of a rack, say: this one
     has its weights, steps for it, exchanges what the sites within have in common, and is closed before it. `link`: the class of
     link that it talks over. The other options are those of struct phub_site_options in phub.h.
     """
@@ -431,6 +433,8 @@ class Site:
             raise raised
         if self._log:
             self._check_log()
+        for text in iter(lambda: lib.phub_site_warning(self._p()), None):
+            warnings.warn(f"phub: {text.decode(errors='replace')}", RuntimeWarning, stacklevel=3)
 
     def _check_log(self) -> None:
         """Says once that the log cannot be written."""
