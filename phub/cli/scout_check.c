@@ -5,6 +5,7 @@
 #include "phub/cli/scout_check.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <math.h>
 #include <poll.h>
@@ -149,15 +150,41 @@ int scout_check_environment(struct err *e)
 
 /* ---- the log ---- */
 
-static int check_folder(const char *path, struct err *e)
+static void check_folder_of(const char *path, char folder[PATH_MAX])
 {
 	const char *slash = strrchr(path, '/');
+
+	snprintf(folder, PATH_MAX, "%.*s", slash ? (int)(slash - path) + 1 : 1, slash ? path : ".");
+}
+
+/* By a file without a name. */
+int scout_check_room(const char *path, struct err *e)
+{
+	static const char block[4096];
+	char folder[PATH_MAX];
+	int fd, rc = 0;
+
+	check_folder_of(path, folder);
+	fd = open(folder, O_TMPFILE | O_WRONLY | O_CLOEXEC, 0600);
+	if (fd < 0)
+		return errno == ENOSPC || errno == EDQUOT
+			       ? err_set(e, -errno, "cannot write %s: %s", path, strerror(errno))
+			       : 0;
+	if (write(fd, block, sizeof(block)) != (ssize_t)sizeof(block))
+		rc = err_set(
+			e, errno ? -errno : -ENOSPC, "cannot write %s: %s", path, strerror(errno ? errno : ENOSPC));
+	close(fd);
+	return rc;
+}
+
+static int check_folder(const char *path, struct err *e)
+{
 	char folder[PATH_MAX];
 
-	snprintf(folder, sizeof(folder), "%.*s", slash ? (int)(slash - path) + 1 : 1, slash ? path : ".");
+	check_folder_of(path, folder);
 	if (access(folder, W_OK | X_OK) < 0)
 		return err_set(e, -errno, "cannot write %s: %s: %s", path, folder, strerror(errno));
-	return 0;
+	return scout_check_room(path, e);
 }
 
 static bool check_is_log(const char *path)
@@ -200,6 +227,19 @@ static int check_before(const char *path, char before[PATH_MAX], struct err *e)
 	return 0;
 }
 
+static enum scout_check_fate check_fate(const char *path)
+{
+	FILE *file = fopen(path, "re");
+	int last = EOF;
+
+	if (!file)
+		return SCOUT_CHECK_NONE;
+	if (fseek(file, -1, SEEK_END) == 0)
+		last = getc(file);
+	fclose(file);
+	return last == EOF ? SCOUT_CHECK_EMPTY : last == '\n' ? SCOUT_CHECK_LINES : SCOUT_CHECK_CUT;
+}
+
 int scout_check_aside(const char *path, struct err *e)
 {
 	char before[PATH_MAX];
@@ -211,6 +251,8 @@ int scout_check_aside(const char *path, struct err *e)
 		rc = scout_check_log(before, e);
 		if (rc < 0)
 			return rc;
+		if (check_fate(path) == SCOUT_CHECK_CUT && unlink(path) == 0)
+			return 1;
 	}
 	if (rename(path, before) < 0)
 		return err_set(e, -errno, "cannot write %s: the log that is there cannot become %s: %s", path, before,
@@ -218,19 +260,18 @@ int scout_check_aside(const char *path, struct err *e)
 	return 1;
 }
 
-bool scout_check_settle(const char *path, bool aside)
+enum scout_check_fate scout_check_settle(const char *path, bool aside)
 {
-	struct stat status;
-	const bool fresh = stat(path, &status) == 0 && status.st_size > 0;
+	const enum scout_check_fate fate = check_fate(path);
 	char before[PATH_MAX];
 
-	if (!aside || check_before(path, before, NULL) < 0)
-		return fresh;
-	if (fresh)
+	if (!aside || fate == SCOUT_CHECK_CUT || check_before(path, before, NULL) < 0)
+		return fate;
+	if (fate == SCOUT_CHECK_LINES)
 		unlink(before);
 	else
 		rename(before, path);
-	return fresh;
+	return fate;
 }
 
 /* ---- the command ---- */

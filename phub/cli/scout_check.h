@@ -47,14 +47,28 @@ int scout_check_theta(
 int scout_check_environment(struct err *e);
 
 /* Can a decision log be written there? One that is there may go; anything else may not. 0; -EINVAL: what is there is no
- * regular file; -EEXIST: it is no decision log; errors of access(2). */
+ * regular file; -EEXIST: it is no decision log; errors of access(2); as scout_check_room(). */
 int scout_check_log(const char *path, struct err *e);
-/* The log of a run before goes to PATH.before, until it is known whether there is a new one. 1; 0: there is none;
+/* Has the file system room for a block more beside this path? 0, also where that cannot be tried; -ENOSPC, -EDQUOT and
+ * others of write(2). */
+int scout_check_room(const char *path, struct err *e);
+
+/* The log of a run before goes to PATH.before, until it is known whether there is a new one; where one before that was
+ * left there, as scout_check_settle() does, a log that ends in the middle of a line goes instead. 1; 0: there is none;
  * errors of rename(2); -ENAMETOOLONG; as scout_check_log(): what has that name is something else. */
 int scout_check_aside(const char *path, struct err *e);
-/* The run is over. `aside`: a log was put there, which comes back where there is no new one, and goes where there is.
- * True: there is a new one. */
-bool scout_check_settle(const char *path, bool aside);
+
+/* What has come of a log. */
+enum scout_check_fate {
+	SCOUT_CHECK_NONE,  /* nobody has opened it */
+	SCOUT_CHECK_EMPTY, /* somebody has, and has written nothing */
+	SCOUT_CHECK_CUT,   /* it ends in the middle of a line */
+	SCOUT_CHECK_LINES, /* whole ones */
+};
+
+/* The run is over. `aside`: a log was put there, which comes back where there is no new one, stays where that is cut,
+ * and goes where it is not. */
+enum scout_check_fate scout_check_settle(const char *path, bool aside);
 
 /* Is there such a program? 0; -ENOENT; -EACCES. */
 int scout_check_command(const char *name, struct err *e);

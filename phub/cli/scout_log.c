@@ -242,7 +242,9 @@ bool scout_log_open(const char *path, struct scout_log *out)
 		return false;
 	}
 	if (out->cut)
-		output_note("%s: its last line is not whole, and was left out: the run may still be going on", path);
+		output_note("%s: its last line is not whole, and was left out: the run goes on, was broken off, or its "
+			    "disk is full",
+			path);
 	if (out->gone_on)
 		output_note("%s: who wrote it was lost, and came again: windows in between are missing", path);
 	return true;

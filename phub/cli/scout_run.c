@@ -44,9 +44,10 @@ struct run {
 	FILE *log; /* as far as it has been read */
 	char line[RUN_LINE_MAX];
 	size_t length;
-	bool aside, fresh;    /* a log of a run before is; it has ended, and this run has one */
+	bool aside, ended;    /* a log of a run before is; the log has its last line */
 	bool measures, fixed; /* it has a scout+; its theta stays */
 	unsigned windows;
+	double step; /* of the last */
 	char status[160];
 };
 
@@ -71,6 +72,7 @@ static void run_take_decision(struct run *run, const json_t *line)
 		run->status, room, "step %.0f, theta %g", scout_log_number(line, "t"), scout_log_number(line, "next"));
 
 	run->windows++;
+	run->step = scout_log_number(line, "t");
 	if (run->measures && run->windows < run_windows_measured()) {
 		snprintf(run->status + used, room - used, ", measuring, window %u of %u", run->windows + 1,
 			run_windows_measured());
@@ -103,6 +105,7 @@ static void run_take_line(struct run *run)
 		run_take_decision(run, line);
 	if (strcmp(kind, "run") == 0)
 		run_take_head(run, line);
+	run->ended = strcmp(kind, "end") == 0;
 	json_decref(line);
 }
 
@@ -236,17 +239,36 @@ static void run_note_idle(const struct run *run)
 				options[i].name, o->out);
 }
 
-static int run_conclude(struct run *run)
+/* All sites have ended well, and the log has not. */
+static int run_miss_log(const struct run *run, enum scout_check_fate fate)
+{
+	const char *out = run->options->out;
+	struct err e = {0};
+	const char *why = scout_check_room(out, &e) < 0 ? strerror(-e.code) : NULL;
+
+	if (fate == SCOUT_CHECK_NONE)
+		output_error("all sites have ended well, and none has written %s: sites of libphub write the log, "
+			     "where PHUB_SCOUT_LOG says",
+			out);
+	else if (fate == SCOUT_CHECK_EMPTY)
+		output_error("all sites have ended well, and nothing is in %s: %s", out,
+			why ? why : "rank 0 has not begun to train, or could not write it");
+	else
+		output_error("all sites have ended well, and %s could not be written beyond step %.0f%s%s", out,
+			run->step, why ? ": " : "", why ? why : "");
+	return CLI_FAILED;
+}
+
+static int run_conclude(struct run *run, enum scout_check_fate fate)
 {
 	const struct run_options *o = run->options;
 	const char *words[] = {"compare", o->json ? "--json" : o->out, o->json ? o->out : NULL, NULL};
+	const bool full = fate == SCOUT_CHECK_LINES && !run->ended && scout_check_room(o->out, NULL) < 0;
 
-	if (!run->fresh) {
-		output_error("all sites have ended well, and none has written %s: sites of libphub write the log, "
-			     "where PHUB_SCOUT_LOG says",
-			o->out);
-		return CLI_FAILED;
-	}
+	if (fate != SCOUT_CHECK_LINES || full)
+		return run_miss_log(run, fate);
+	if (!run->ended)
+		output_note("%s has no last line: rank 0 has ended without closing its site", o->out);
 	run_note_idle(run);
 	return scout_compare_run(o->json ? 3 : 2, (char **)(uintptr_t)words);
 }
@@ -296,6 +318,7 @@ static int run_sites(struct run *run)
 static int run_go(struct run *run)
 {
 	struct err e = {0};
+	enum scout_check_fate fate;
 	char text[sizeof(run->status)];
 	int rc;
 
@@ -314,10 +337,11 @@ static int run_go(struct run *run)
 	run_status(run, text, sizeof(text)); /* the rest of the log */
 	if (run->log)
 		fclose(run->log);
-	run->fresh = scout_check_settle(run->options->out, run->aside);
-	if (run->crew.signal)
-		return run_break_off(run);
-	return rc == CLI_DONE ? run_conclude(run) : rc;
+	fate = scout_check_settle(run->options->out, run->aside);
+	rc = rc == CLI_DONE ? run_conclude(run, fate) : rc;
+	if (fate == SCOUT_CHECK_CUT && run->aside)
+		output_note("the log of the run before is %s.before", run->options->out);
+	return run->crew.signal ? run_break_off(run) : rc;
 }
 
 /* ---- what is wrong before anything starts ---- */

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What tests of `phub scout` share: the command in a folder of its own, and its lines of JSON."""
+import contextlib
 import json
+import os
 import pathlib
 import subprocess
 import tempfile
@@ -18,6 +20,26 @@ def phub(*words, status=0, given=None, prefix=(), **environment):
                           text=True, timeout=rig.DEADLINE_S * 4, env={**rig.QUIET, **environment}, cwd=FOLDER)
     check(done.returncode == status, f"phub scout {words}: exit code {done.returncode}, not {status}: {done.stderr[-1500:]}")
     return done.stdout, done.stderr
+
+
+def small_disk(name, size):
+    """A tmpfs that ends with the test, in a namespace of its own: words to enter it, the folder there, and how it is seen from here."""
+    if os.geteuid() != 0:
+        raise rig.Skip("needs root, for a file system of its own")
+    folder = FOLDER / name
+    folder.mkdir()
+    holder = rig.Process("disk", ["unshare", "--mount", "sh", "-c", f"mount -t tmpfs -o size={size} tmpfs {folder} && echo ready && exec cat"])
+    if not holder.out.find(lambda line: line == "ready"):
+        raise rig.Skip(f"no tmpfs here: {holder.err.text()}")
+    return ["nsenter", f"--mount=/proc/{holder.pid}/ns/mnt", "--"], folder, pathlib.Path(f"/proc/{holder.pid}/root{folder}")
+
+
+def fill(folder, left):
+    """Of a small disk all but so many bytes."""
+    with contextlib.suppress(OSError), open(folder / "filler", "wb", buffering=0) as file:
+        while file.write(bytes(4096)):
+            pass
+    os.truncate(folder / "filler", (folder / "filler").stat().st_size - left)
 
 
 def lines(text):

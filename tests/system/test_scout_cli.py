@@ -21,7 +21,7 @@ import xml.etree.ElementTree
 
 import rig
 from rig import check, holds
-from scout_rig import FOLDER, PHUB, lines, phub
+from scout_rig import FOLDER, PHUB, fill, lines, phub, small_disk
 
 STUDY = rig.BUILD / "tests/bench/skew_study"
 SKEWED = rig.BUILD / "tests/system/skewed"
@@ -510,6 +510,35 @@ def run_keeps_the_log_before():
     before.unlink()
 
 
+def run_on_a_full_disk():
+    """run: a disk that is full is said before anything starts; one that becomes so is an error that says where the log ends, and the one before stays"""
+    inside, there, seen = small_disk("disk", "256k")
+    train = ["--sites", 2, "--policy", "hill", "--thetas", "1,2,5,10", "--theta", 5, "--period", 10, "--out", there / "run.jsonl", "--", "sh", "-c",
+             'exec "$0" "$PHUB_URL" rank=$RANK world=$WORLD_SIZE algorithm=local steps=600 >/dev/null', SKEWED]
+    phub("run", *train, prefix=inside)
+    good = (seen / "run.jsonl").read_text()
+    check('"end"' in good and len(good) > 32 << 10, good[-200:])
+    fill(seen, 0)
+    err = phub("run", *train, prefix=inside, status=1)[1]
+    check(err == f"phub: cannot write {there}/run.jsonl: No space left on device\n" and (seen / "run.jsonl").read_text() == good, err)
+    for _ in range(2):  # of two such runs no log is the one before
+        fill(seen, 12 << 10)
+        err = phub("run", *train, prefix=inside, status=1)[1]
+        cut = (seen / "run.jsonl").read_text()
+        check(4096 < len(cut) < len(good) and not cut.endswith("\n") and (seen / "run.jsonl.before").read_text() == good, f"{len(cut)} bytes, ...{cut[-200:]}")
+        step = json.loads(cut.splitlines()[-2])["t"]
+        holds(err, f"run.jsonl could not be written beyond step {step}: No space left on device\n", "the log of the run before is .*run.jsonl.before\n$")
+        (seen / "filler").unlink()
+    err = phub("compare", there / "run.jsonl", prefix=inside)[1]
+    holds(err, "its last line is not whole, .* was broken off, or its disk is full")
+    phub("run", *train, prefix=inside)
+    check((seen / "run.jsonl").read_text().endswith("}\n") and not (seen / "run.jsonl.before").exists(), "the log of a good run")
+    holds(phub("run", "--sites", 1, "--out", "opened.jsonl", "--", "sh", "-c", ': >"$PHUB_SCOUT_LOG"', status=1)[1],
+          "nothing is in opened.jsonl: rank 0 has not begun to train, or could not write it")
+    holds(phub("run", "--sites", 1, "--out", "open.jsonl", "--", "sh", "-c", 'head -3 "$0" >"$PHUB_SCOUT_LOG"', hill())[1],
+          "open.jsonl has no last line: rank 0 has ended without closing its site")
+
+
 def run_box_is_silent():
     """run: who does not answer at --box is waited for for five seconds"""
     with contextlib.ExitStack() as stack:
@@ -605,4 +634,4 @@ if __name__ == "__main__":
     os.environ["BUILD"] = str(rig.BUILD)
     rig.run([compare, explain, explain_falls_back, nothing_to_explain, dry_run_of_itself, dry_run_of_others, better, plot, plot_that_cannot_be_written, names_in_pictures, cut_off, gone_on,
              standard_input, broken, strange, wrong_words, run_sites, run_trains, run_long_lines, run_that_fails, run_fails_alike, run_on_a_terminal, run_interrupted, run_insists, run_measures, run_writes_nothing,
-             run_keeps_the_log_before, run_box_is_silent, run_stays, not_looked_at, run_wrong_words], None if STUDY.exists() else f"{STUDY} is not there (make test-programs)")
+             run_keeps_the_log_before, run_on_a_full_disk, run_box_is_silent, run_stays, not_looked_at, run_wrong_words], None if STUDY.exists() else f"{STUDY} is not there (make test-programs)")
