@@ -388,10 +388,10 @@ def scouted(rank, box, algorithm, thetas, log):
     data = data_of(rank)
     tried = []
 
-    def evaluate(model, draw):
-        assert not model.training and not torch.is_grad_enabled()
+    def evaluate(model, draw, samples):
+        assert not model.training and not torch.is_grad_enabled() and samples == 0
         tried.append((draw, bytes_of(model), theta))
-        return phub.torch.classification(*data, count=50)(model, draw)
+        return phub.torch.classification(*data, count=50)(model, draw, samples)
 
     site = phub.torch.Site(net, box.url(f"scout-{algorithm}"), algorithm=algorithm, scout=dict(thetas=thetas, first=thetas[2], period=10, seed=4),
                            evaluate=evaluate, log=log, rank=rank, world=WORLD)
@@ -435,6 +435,33 @@ def test_scouted(box):
             assert sorted(end[3][window] for end in ended) == sorted(end[4][window] for end in ended), f"window {window}"
 
 
+def wanted(rank, box):
+    """scout+ says how many samples it has time for, and classification() tries as many."""
+    net, data, asked = make_net(rank), data_of(rank), []
+    drawn = phub.torch.classification(*data, count=50)
+
+    def evaluate(model, draw, samples):
+        found = drawn(model, draw, samples)
+        asked.append((samples, found[0], drawn(model, draw, 0)[0]))
+        return found
+
+    site = phub.torch.Site(net, box.url("wanted"), scout=dict(thetas=[1, 2, 5], policy="scout+", period=10, tries=4), evaluate=evaluate,
+                           rank=rank, world=WORLD)
+    for step in range(30):
+        x, y = batch(data, step)
+        net.zero_grad()
+        loss = torch.nn.functional.cross_entropy(net(x), y)
+        loss.backward()
+        site.lost(loss, len(y))
+        site.step(0.05)
+    site.close()
+    assert asked and set(asked) == {(4, 4, 50)}, asked
+
+
+def test_wanted(box):
+    workers(WORLD, wanted, box)
+
+
 def failing(box, job, rank, evaluate, steps):
     """A net, and a site that tries models by this."""
     net = make_net(0)
@@ -450,7 +477,7 @@ def fails(rank, box):
     """An evaluate() that fails says nothing, of this site's model and of its guest's; a warning does once, and all train on."""
     calls = []
 
-    def evaluate(model, draw):
+    def evaluate(model, draw, samples):
         calls.append(draw)
         if rank == 1 and len(calls) % 2:
             raise KeyError("lost the data")
@@ -474,7 +501,7 @@ def strict(rank, box):
     """Where warnings are errors, and of what is no Exception, it comes out of the step after the exchange; the next ones go on."""
     calls = []
 
-    def evaluate(model, draw):
+    def evaluate(model, draw, samples):
         calls.append(draw)
         if rank and len(calls) == 1:
             raise KeyError("lost the data") if rank == 1 else KeyboardInterrupt
@@ -499,7 +526,7 @@ def test_strict(box):
 def not_finite(rank, box):
     """A model whose loss is no number has been tried, whatever it gets right by chance: nobody believes that."""
     net = make_net(0)
-    site = phub.torch.Site(net, box.url("nan"), scout=dict(thetas=[1, 2], first=2, period=2), evaluate=lambda model, draw: (10, 5, math.nan),
+    site = phub.torch.Site(net, box.url("nan"), scout=dict(thetas=[1, 2], first=2, period=2), evaluate=lambda model, draw, samples: (10, 5, math.nan),
                            rank=rank, world=WORLD)
     for step in range(8):
         x, y = batch(data_of(rank), step)
@@ -678,5 +705,5 @@ def test_example_deals(_):
 
 if __name__ == "__main__":
     sys.stdout.flush()
-    rig.run([test_scout, test_average, test_errors, test_logs, test_nested, test_leaves, test_as_sgd, test_in_racks, test_scouted, test_fails, test_strict, test_not_finite,
+    rig.run([test_scout, test_average, test_errors, test_logs, test_nested, test_leaves, test_as_sgd, test_in_racks, test_scouted, test_wanted, test_fails, test_strict, test_not_finite,
              test_without_samples, test_refused, test_resumed, test_example, test_example_refuses, test_example_deals], rig.Box())

@@ -335,9 +335,9 @@ class Site:
     """A site on a worker's job, which is its alone: tensor() names the weights, start() joins the others, step() trains.
 
     `algorithm`: bsp, gaia, local or dgc. `theta`: None: the paper's. `outer`: of local: average, box, momentum, nesterov,
-    adagrad, adam or yogi. `scout`: options of a Scout, with `thetas`: it sets theta. `evaluate(weights, draw)` tries a model,
-    whose tensors lie at the addresses `weights`, on a sample of this site's training data that follows from `draw`, and
-    returns (samples, correct, loss): sums alone. Where it raises an Exception that model's report says nothing, and the training
+    adagrad, adam or yogi. `scout`: options of a Scout, with `thetas`: it sets theta. `evaluate(weights, draw, samples)` tries a
+    model, whose tensors lie at the addresses `weights`, on a sample of this site's training data that follows from `draw`, of as
+    many as `samples` says (0: as you like), and returns (samples, correct, loss): how many they were, and sums alone. Where it raises an Exception that model's report says nothing, and the training
     goes on; a RuntimeWarning has the first one's traceback (as an error, by Python's -W, step() raises it when the exchange is
     over, and so it does what else is raised, as KeyboardInterrupt). `log`: rank 0 writes the run, decisions and the end there; where it cannot, a warning says so once. That a site says what is no
     number (phub_site_warning()) is a RuntimeWarning at all sites, once of each. `within`: a Site that was started on another worker, of a rack, say: this one
@@ -353,7 +353,7 @@ class Site:
         *,
         outer: str = "average",
         scout: Optional[Mapping[str, Any]] = None,
-        evaluate: Optional[Callable[[List[int], int], Any]] = None,
+        evaluate: Optional[Callable[[List[int], int, int], Any]] = None,
         log: Optional[str] = None,
         within: Optional["Site"] = None,
         link: Optional[str] = None,
@@ -383,7 +383,7 @@ class Site:
 
     def _tried(self, context: Any, weights: Any, draw: int, score: Any) -> int:
         try:
-            samples, correct, loss = self._evaluate([weights[t] for t in range(len(self._trained))], draw)
+            samples, correct, loss = self._evaluate([weights[t] for t in range(len(self._trained))], draw, score[0].samples)
             if not 0 <= correct <= samples < 2**64:
                 raise ValueError(f"evaluate() returned {correct} correct of {samples} samples")
             score[0].samples, score[0].correct, score[0].loss = int(samples), int(correct), float(loss)

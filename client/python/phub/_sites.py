@@ -15,17 +15,19 @@ from ._worker import Worker
 
 _OF_SITE = ("momentum", "weight_decay", "rate_first", "outer_rate", "outer_beta1", "outer_beta2", "outer_tau", "clip", "warmup",
             "samples", "weighted", "link")  # fmt: skip
+Evaluate = Callable[[torch.nn.Module, int, int], Tuple[int, int, float]]
 
 
-def classification(inputs: torch.Tensor, labels: torch.Tensor, count: int = 400) -> Callable[[torch.nn.Module, int], Tuple[int, int, float]]:
-    """An evaluate() for Site: tries a classifier on `count` of this site's training samples, drawn as the scout has it."""
+def classification(inputs: torch.Tensor, labels: torch.Tensor, count: int = 400) -> Evaluate:
+    """An evaluate() for Site: tries a classifier on this site's training samples, drawn as the scout has it: on as many as it wants, or,
+    where that is left open, on `count`."""
 
-    def evaluate(model: torch.nn.Module, draw: int) -> Tuple[int, int, float]:
+    def evaluate(model: torch.nn.Module, draw: int, samples: int) -> Tuple[int, int, float]:
         generator = torch.Generator().manual_seed(draw & (2**63 - 1))
-        chosen = torch.randint(len(labels), (count,), generator=generator)
+        chosen = torch.randint(len(labels), (samples or count,), generator=generator)
         out = model(inputs[chosen])
         loss = torch.nn.functional.cross_entropy(out, labels[chosen], reduction="sum")
-        return count, int((out.argmax(1) == labels[chosen]).sum()), float(loss)
+        return len(chosen), int((out.argmax(1) == labels[chosen]).sum()), float(loss)
 
     return evaluate
 
@@ -41,8 +43,9 @@ class Site:
         site.close()
 
     step() is the optimizer too: SGD with `momentum` (0.9) and `weight_decay` (0). With `scout=dict(thetas=[...])` theta follows
-    what the skew costs (policy="scout+": what lost() is told, too): `evaluate(model, draw)` tries a model, this site's or one that came here, on a sample of this
-    site's training data that follows from `draw`, and returns (samples, correct, loss), sums; classification() makes one.
+    what the skew costs (policy="scout+": what lost() is told, too): `evaluate(model, draw, samples)` tries a model, this site's or one that came here,
+    on a sample of this site's training data that follows from `draw`, of as many as `samples` says (0: as you like), and returns
+    (samples, correct, loss), sums; classification() makes one.
     It runs in eval mode and without gradients, with the weights to be tried in the model. Options are those of phub.Site and
     phub.connect(), rank and world as in DistributedOptimizer.
 
@@ -65,7 +68,7 @@ class Site:
         theta: Optional[float] = None,
         outer: str = "average",
         scout: Optional[Dict[str, Any]] = None,
-        evaluate: Optional[Callable[[torch.nn.Module, int], Tuple[int, int, float]]] = None,
+        evaluate: Optional[Evaluate] = None,
         log: Optional[str] = None,
         within: Optional[Dict[str, Any]] = None,
         **options: Any,
@@ -120,7 +123,7 @@ class Site:
                 tensor.detach().view(-1)[:0].zero_()
 
     @torch.no_grad()
-    def _try(self, weights: List[int], draw: int) -> Tuple[int, int, float]:
+    def _try(self, weights: List[int], draw: int, samples: int) -> Tuple[int, int, float]:
         """evaluate() with these weights in the model, which gets its own back."""
         guests = [(t, t.detach().clone(), a) for (t, _), a in zip(self._tensors, weights) if a != t.data_ptr()]
         training = self.model.training
@@ -128,7 +131,7 @@ class Site:
             for tensor, _, address in guests:
                 tensor.copy_(view(address, tensor.numel(), tensor.dtype).view(tensor.shape))
             self.model.eval()
-            return self._evaluate(self.model, draw)
+            return self._evaluate(self.model, draw, samples)
         finally:
             self.model.train(training)
             for tensor, before, _ in guests:
