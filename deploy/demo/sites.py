@@ -10,10 +10,13 @@ starts a box and five of these, with a scout that sets theta. At a box that runs
     torchrun --redirects 1 --tee 1 --nproc_per_node 5 deploy/demo/sites.py --skew 60 --theta 20
 
 (Only Debian 12's torch 1.13 needs --redirects and --tee.) --skew is how many percent of the images are dealt out by class,
-the rest by turns. Rank 0 prints the accuracy of the mean of all sites' models on the test set, and what was sent for it.
+the rest by turns. Rank 0 prints the accuracy of the mean of all sites' models on the test set, and what a site has sent in training:
+as the log has it, where there is one, and so as `phub scout compare` shows it; else what this site has. That mean is formed when
+all is over, for the score alone, and its bytes are told apart.
 """
 
 import argparse
+import json
 import os
 import sys
 
@@ -104,13 +107,20 @@ def train(site, net, images, labels, steps, seed, told):
         told(step + 1, loss)
 
 
+def floats(net):
+    """What is exchanged of it, and averaged: parameters, and running statistics."""
+    return [tensor for tensor in net.state_dict().values() if tensor.is_floating_point()]
+
+
 def average(net, url=None, **options):
-    """The net becomes the mean of all sites', which is what the papers score. Collective, in a job of its own."""
-    tensors = [tensor for tensor in net.state_dict().values() if tensor.is_floating_point()]
+    """The net becomes the mean of all sites', which is what the papers score. Collective, in a job of its own. How many bytes a site
+    has sent for it."""
+    tensors = floats(net)
     with phub.connect(phub.job_url(url, "-mean"), reduce="mean", reproducible=True, **options) as worker:
         mean = torch.from_numpy(worker.push_pull(torch.cat([tensor.flatten() for tensor in tensors]).numpy()))
     for tensor, values in zip(tensors, mean.split([tensor.numel() for tensor in tensors])):
         tensor.copy_(values.view(tensor.shape))
+    return 4 * mean.numel()
 
 
 @torch.no_grad()
@@ -179,6 +189,23 @@ def teller(site):
     return told
 
 
+def sent(path, state):
+    """Bytes of exchanges, and of models that travelled: as the log's end has them, the mean of sites where there were windows; else
+    this site's."""
+    try:
+        with open(path) as log:
+            end = json.loads(log.readlines()[-1])
+        return end["bytes"] + (end["bytes_travel"] or 0)
+    except (TypeError, OSError, ValueError, LookupError):  # there is none, or it could not be written
+        return state["bytes"] + state["bytes_travel"]
+
+
+def tell_end(net, steps, right, bytes_sent, bytes_mean):
+    model = 4 * sum(tensor.numel() for tensor in floats(net))
+    fewer = f", {steps * model / bytes_sent:.1f} times fewer than the model at each step" if bytes_sent else ""
+    print(f"accuracy {100 * right:.2f} %; a site has sent {bytes_sent:.0f} bytes{fewer}, and {bytes_mean} more for the mean that was scored", flush=True)
+
+
 def main():
     a = arguments()
     torch.set_num_threads(1)
@@ -192,14 +219,13 @@ def main():
     site = open_site(net, images, labels, a.url, scout_of(a), algorithm=a.algorithm, theta=None if a.policy else a.theta, log=a.log)
     train(site, net, images, labels, a.steps, a.seed * world + rank, teller(site) if rank == 0 else lambda step, loss: None)
     state = site.state
-    average(net, a.url)
+    bytes_mean = average(net, a.url)
     if rank == 0:
         count, right, loss = tried(net, *read("test"))
-        site.score(count, right, loss)  # into the log
-        model = 4 * sum(parameter.numel() for parameter in net.parameters())
-        sent = state["bytes"] + state["bytes_travel"]
-        print(f"accuracy {100 * right / count:.1f} %, {sent} bytes sent, {a.steps * model / max(sent, 1):.1f} times less than a gradient a step")
+        site.score(count, right, loss)  # into the log, which ends as the site is closed
     site.close()
+    if rank == 0:
+        tell_end(net, a.steps, right / count, sent(a.log or os.environ.get("PHUB_SCOUT_LOG"), state), bytes_mean)
 
 
 if __name__ == "__main__":

@@ -659,12 +659,26 @@ def test_example(box):
                    "--out", f"{folder}/log", "--", EXAMPLE, *words]
         done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=rig.RESULT_S)
         lines = [json.loads(line) for line in pathlib.Path(folder, "log").read_text().splitlines()]
+        compared = json.loads(subprocess.run([rig.BUILD / "phub", "scout", "compare", "--json", f"{folder}/log"], capture_output=True, text=True).stdout)
     assert done.returncode == 0, done
-    assert "[0] step 10: stays, theta 0 from here on: " in done.stdout and "times less than a gradient a step" in done.stdout and "[1]" not in done.stdout, done
+    assert "[0] step 10: stays, theta 0 from here on: " in done.stdout and "[1]" not in done.stdout, done
+    told = (f"accuracy {100 * compared['accuracy']:.2f} %; a site has sent {compared['bytes']:.0f} bytes, {compared['saving']:.1f} times fewer than "
+            f"the model at each step, and {lines[0]['model_bytes']} more for the mean that was scored")
+    assert told in done.stdout, (told, done.stdout)
     assert lines[-1]["accuracy"] > 0.1 and lines[-1]["loss"] > 0 and lines[-1]["seconds"] > 0, lines[-1]
     assert lines[0]["algorithm"] == "gaia" and lines[0]["thetas"][0] == 0 and lines[0]["seed"] == 3, lines[0]
     names = lines[0]["tensors"]
     assert len([name for name in names if "running" in name]) == 4, names  # batch normalization's
+
+
+def test_example_without_log(box):
+    """Of a run that never talks nothing is counted as a saving, and what the score took is not lost."""
+    if no_data():
+        return no_data()
+    done = subprocess.run([EXAMPLE, "--url", box.url("silent"), "--theta", "1000", "--steps", "3"], capture_output=True, text=True,
+                          stdin=subprocess.DEVNULL, timeout=rig.RESULT_S)
+    assert done.returncode == 0 and "; a site has sent 0 bytes, and 30952 more for the mean that was scored\n" in done.stdout, done
+    return None
 
 
 def test_example_refuses(box):
@@ -699,6 +713,26 @@ def deals(rank):
     return None
 
 
+def counts(rank):
+    """What the example says was sent is the log's, the mean of sites; where that has no end, what this site has sent."""
+    sys.path.insert(0, str(EXAMPLE.parent))
+    import sites
+
+    end, found = '{"scout":"end","t":9,"bytes":30.5,"bytes_travel":4}\n', []
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder, "log")
+        for text in ('{"scout":"run"}\n' + end, end.replace("4}", "null}"), '{"scout":"run"}\n', end[:20], ""):
+            path.write_text(text)
+            found.append(sites.sent(path, {"bytes": 5, "bytes_travel": 2}))
+        found += [sites.sent(None, {"bytes": 5, "bytes_travel": 2}), sites.sent(f"{folder}/none", {"bytes": 5, "bytes_travel": 2})]
+    assert found == [34.5, 30.5, 7, 7, 7, 7, 7], found
+    return None
+
+
+def test_example_counts(_):
+    return no_data() or workers(1, counts)[0]
+
+
 def test_example_deals(_):
     return no_data() or workers(1, deals)[0]
 
@@ -706,4 +740,4 @@ def test_example_deals(_):
 if __name__ == "__main__":
     sys.stdout.flush()
     rig.run([test_scout, test_average, test_errors, test_logs, test_nested, test_leaves, test_as_sgd, test_in_racks, test_scouted, test_wanted, test_fails, test_strict, test_not_finite,
-             test_without_samples, test_refused, test_resumed, test_example, test_example_refuses, test_example_deals], rig.Box())
+             test_without_samples, test_refused, test_resumed, test_example, test_example_without_log, test_example_refuses, test_example_counts, test_example_deals], rig.Box())
