@@ -415,7 +415,9 @@ enum phub_site_algorithm {
 	PHUB_SITE_GAIA = 1, /* what has changed a weight by more than its part theta (Hsieh et al., NSDI'17); >= 0 */
 	PHUB_SITE_LOCAL =
 		2, /* the mean of weights, every theta steps (FedAvg, McMahan et al., AISTATS'17); whole, >= 1 */
-	PHUB_SITE_DGC = 3, /* the part theta of each gradient that is largest (Lin et al., ICLR'18); 0 < theta <= 1 */
+	/* the part theta of each gradient that is largest (Lin et al., ICLR'18); 0 < theta <= 1. All sites have the
+	 * same weights, whatever theta: so what models lose elsewhere says nothing of it */
+	PHUB_SITE_DGC = 3,
 };
 
 /* Of PHUB_SITE_LOCAL: what becomes of the mean of what sites have moved, d: a step from the last common weights. */
@@ -433,8 +435,9 @@ enum phub_site_outer {
 };
 
 enum phub_scout_policy {
-	PHUB_SCOUT_FIXED = 0,      /* the theta to begin with: bit for bit as without a scout, and no model travels */
-	PHUB_SCOUT_REPLAY = 1,     /* a recorded schedule, a theta for each window */
+	PHUB_SCOUT_FIXED = 0,  /* the theta to begin with: bit for bit as without a scout, and no model travels */
+	PHUB_SCOUT_REPLAY = 1, /* a recorded schedule, a theta for each window */
+	/* The next three go by what models lose elsewhere; over a grid of PHUB_SITE_DGC: -ENOTSUP */
 	PHUB_SCOUT_HILL = 2,       /* hill climbing */
 	PHUB_SCOUT_STOCHASTIC = 3, /* stochastic hill climbing */
 	PHUB_SCOUT_ANNEALING = 4,  /* simulated annealing */
@@ -663,9 +666,10 @@ PHUB_API void phub_site_options_init(struct phub_site_options *options);
 
 /*
  * A site on `p`, connected and without keys, which outlives it. -EINVAL names an option, of the site or of the job,
- * that cannot be, or a site within that has not started; -ENOTSUP: not with PHUB_OUTER_BOX, or not with a site within:
- * another algorithm, one more within that, jobs that may resume, wait or let somebody in, or have no progress thread;
- * -EBUSY: it has keys, or was started, or another site is around the one within; errors of open(2): the log.
+ * that cannot be, or a site within that has not started; -ENOTSUP: not with PHUB_OUTER_BOX, a policy that finds no
+ * theta of this algorithm, or not with a site within: another algorithm, one more within that, jobs that may resume,
+ * wait or let somebody in, or have no progress thread; -EBUSY: it has keys, or was started, or another site is around
+ * the one within; errors of open(2): the log.
  */
 PHUB_API int phub_site_open(phub_t *p, const struct phub_site_options *options, phub_site_t **out);
 

@@ -8,7 +8,9 @@
  * window, the model after floor(interval / 2) of its steps. Of an interval of one step (BSP, Gaia, DGC, local SGD at
  * theta 1) that is the one that the exchange before has left, and on which the next mini-batch is computed. So at the
  * tightest theta all models are equal, and AL is 0 but for the samples; those of Gaia differ by what was not
- * significant. (Those of BSP and DGC are equal at any time: sums alone move them.)
+ * significant. (Those of BSP and DGC are equal at any time: sums alone move them. So of DGC AL says nothing of theta,
+ * and the policies that go by it are refused: options_needs(). What it may show are statistics that each site has of
+ * its own, as of batch normalization, which no theta mends.)
  *
  * Models travel when the exchange is due. So each site keeps a copy of its own as the middle passes. One that was not
  * there then, or has other weights since (it came, or comes back, in the interval) has none, and its model is tried as

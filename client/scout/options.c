@@ -74,12 +74,23 @@ static int options_numbers(
 	return 0;
 }
 
+static bool options_goes_by_loss(enum scout_policy policy)
+{
+	return policy == SCOUT_HILL || policy == SCOUT_STOCHASTIC || policy == SCOUT_ANNEALING;
+}
+
 int options_needs(struct scout_config *config, enum site_algorithm algorithm, struct err *e)
 {
 	int rc = config->policy == SCOUT_PLUS
 			 ? plus_needs(&config->plus, algorithm, config->thetas, config->theta_count)
 			 : 0;
 
+	if (algorithm == SITE_DGC && config->theta_count > 1 && options_goes_by_loss(config->policy))
+		return err_set(e, -ENOTSUP,
+			"scout: %s goes by what models lose at other sites, and those of dgc, which sums alone move, "
+			"are "
+			"one at all sites whatever theta; take fixed, or replay a schedule",
+			scout_policy_name(config->policy));
 	if (rc == -ENOTSUP)
 		return err_set(e, rc, "scout+ does not know how far thetas of %s may go; take another policy",
 			site_algorithm_name(algorithm));

@@ -19,13 +19,13 @@
 /*
  * The caller's, whose size may be another library's, as this one's: what it lacks has its default. A scout is of sites
  * with `algorithm`, whose thetas its own must be, as options_thetas() says. NULL: of sites that are somebody else's;
- * SCOUT_PLUS goes by the algorithm that its options name, and to others a theta may be anything. 0; -EINVAL; -ENOTSUP:
- * SCOUT_PLUS does not know how loose thetas of that may be.
+ * all go by the algorithm that its options name, and a theta may be anything. 0; -EINVAL; -ENOTSUP as options_needs().
  */
 int options_scout(const struct phub_scout_options *given, const enum site_algorithm *algorithm,
 	struct scout_config *config, struct err *e);
-/* Of SCOUT_PLUS: how loose the thetas of config's grid may be; see plus_needs(), whose errors these are. Of others 0.
- */
+/* Can this policy find a theta of this algorithm? -ENOTSUP: not by what models lose elsewhere, of DGC, whose models are
+ * one at all sites. Of SCOUT_PLUS: how loose the thetas of config's grid may be; see plus_needs(), whose errors these
+ * are. */
 int options_needs(struct scout_config *config, enum site_algorithm algorithm, struct err *e);
 /* Are there thetas, can the algorithm have the thetas of config's grid and schedule, and is the tightest of the grid
  * its first? 0; -EINVAL with the right order in `e`. */

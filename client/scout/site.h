@@ -27,6 +27,7 @@
  *   SITE_DGC    g' = share g, scaled down so that its norm over all tensors is at most clip / sqrt(sites).
  *               v = m v + g'; r += v. Says of each tensor the ceil(theta n) elements of r that are largest by
  *               magnitude (of equals the first; NaN is largest), never a zero, and v = 0 there. w -= rate (S + c w).
+ *               The weights are one at all sites, whatever theta.
  *               0 < theta <= 1; in stage s = 0, 1, 2, 3 of the warm-up, `warmup` steps each, at least 4^-(s+1).
  *               (Lin et al., ICLR'18, algorithms 1 and 4, sections 3.1 to 3.3.)
  *

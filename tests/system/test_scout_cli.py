@@ -169,6 +169,9 @@ def better():
     holds(phub("dry-run", old, status=1)[1], "decides by what exchanges show, and this log does not have it", "take another --policy")
     dgc = changed(path, "dgc", lambda own: [own[0].replace('"local"', '"dgc"')] + own[1:])
     holds(phub("dry-run", dgc, status=2)[1], "does not know how far thetas of dgc")
+    for policy in ("hill", "stochastic", "annealing"):
+        holds(phub("dry-run", dgc, "--policy", policy, "--thetas", "0.1,0.01", status=2)[1], f"{policy} goes by what models lose at other sites, and those of dgc")
+    phub("dry-run", dgc, "--policy", "fixed", "--thetas", "0.1,0.01")
     phub("dry-run", path, "--policy", "fixed")
 
 
@@ -476,6 +479,7 @@ def run_writes_nothing():
             (["--algorithm", "dgc", "--policy", "hill", "--thetas", "0.001,0.01", "--", "true"], 2, "of dgc the largest: 0.01,0.001"),
             (["--algorithm", "gaia", "--policy", "scout+", "--thetas", "0.1,0.2", "--", "true"], 2, "a grid of gaia begins with 0"),
             (["--algorithm", "dgc", "--policy", "scout+", "--thetas", "1,0.1", "--", "true"], 2, "does not know how far thetas of dgc"),
+            (["--algorithm", "dgc", "--policy", "annealing", "--thetas", "0.1,0.01", "--", "true"], 2, "annealing goes by what models lose at other sites"),
             (["--policy", "scout+", "--thetas", "2,5", "--", "true"], 2, "a grid of local begins with 1"),
             (["--algorithm", "local", *grid, "--shadow", "0.5", "--", "true"], 2, "shadow: local cannot have a theta of 0.5"),
             (["--algorithm", "local", "--theta", "0.5", "--", "true"], 2, "local cannot have a theta of 0.5"),

@@ -257,7 +257,9 @@ static void test_order(void **state)
 			"the smallest: 1,2,5,10"},
 		{PHUB_SITE_GAIA, {0, 0.05, 0.1, 0.2}, NULL},
 		{PHUB_SITE_GAIA, {0.2, 0.1, 0.05, 0}, "of gaia the smallest: 0,0.05,0.1,0.2"},
-		{PHUB_SITE_DGC, {1, 0.1, 0.01, 0.001}, NULL},
+		{PHUB_SITE_DGC, {1, 0.1, 0.01, 0.001},
+			"hill goes by what models lose at other sites, and those of dgc, which sums alone move, are "
+			"one"},
 		{PHUB_SITE_DGC, {0.001, 0.01, 0.1, 1}, "of dgc the largest: 1,0.1,0.01,0.001"},
 	};
 	struct phub_scout_options scout = options_of(PHUB_SCOUT_HILL);
@@ -271,10 +273,26 @@ static void test_order(void **state)
 		o.algorithm = cases[i].algorithm;
 		o.scout = &scout;
 		scout.thetas = cases[i].thetas;
-		assert_int_equal(opened(NULL, &o), cases[i].right ? -EINVAL : 0);
+		assert_int_equal(opened(NULL, &o), !cases[i].right ? 0 : i == 5 ? -ENOTSUP : -EINVAL);
 		if (cases[i].right && !strstr(phub_error(), cases[i].right))
 			fail_msg("%s, not %s", phub_error(), cases[i].right);
 	}
+	for (unsigned policy = PHUB_SCOUT_FIXED; policy <= PHUB_SCOUT_ANNEALING; policy++) {
+		const bool schedules = policy == PHUB_SCOUT_REPLAY, decides = policy >= PHUB_SCOUT_HILL;
+
+		for (scout.theta_count = 1; scout.theta_count <= 4; scout.theta_count += 3) {
+			struct phub_site_options o;
+
+			phub_site_options_init(&o);
+			o.algorithm = PHUB_SITE_DGC;
+			o.scout = &scout;
+			scout.policy = (enum phub_scout_policy)policy;
+			scout.thetas = scout.schedule = cases[5].thetas;
+			scout.schedule_count = schedules ? 4 : 0;
+			assert_int_equal(opened(NULL, &o), decides && scout.theta_count > 1 ? -ENOTSUP : 0);
+		}
+	}
+	scout = options_of(PHUB_SCOUT_HILL);
 	scout.theta_count = 0;
 	{
 		struct phub_site_options o;
