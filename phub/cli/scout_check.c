@@ -117,8 +117,12 @@ static int check_sites(const struct phub_site_options *site, enum site_algorithm
 		return count;
 	if (!site->scout && !isnan(site->theta) && !site_theta_valid(algorithm, site->theta))
 		return err_set(e, -EINVAL, "%s cannot have a theta of %g", site_algorithm_name(algorithm), site->theta);
-	if (!site->scout || site->scout->theta_count == 0) /* the program's own */
+	if (!site->scout)
 		return 0;
+	if (site->scout->theta_count == 0) { /* the program's own */
+		config = (struct scout_config){.policy = (enum scout_policy)site->scout->policy};
+		return options_needs(&config, algorithm, e) == -ENOTSUP ? -ENOTSUP : 0;
+	}
 	own = *site->scout;
 	own.model_bytes = 1;
 	rc = options_scout(&own, &algorithm, &config, e);

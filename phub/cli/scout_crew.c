@@ -19,7 +19,7 @@
 #include "phub/base/clock.h"
 #include "phub/cli/output.h"
 
-enum { CREW_POLL_MS = 100, CREW_GRACE_MS = 3000, CREW_HOLD_MS = 500, CREW_NO_PROGRAM = 127 };
+enum { CREW_POLL_MS = 100, CREW_GRACE_MS = 3000, CREW_HOLD_MS = 500, CREW_ECHO_MS = 3000, CREW_NO_PROGRAM = 127 };
 
 static volatile sig_atomic_t crew_interrupted, crew_insists;
 
@@ -128,8 +128,50 @@ static void crew_pass(struct scout_crew *crew, unsigned site, struct scout_crew_
 	fflush(out);
 }
 
-/* Is it a line that the site which failed has said? */
-static bool crew_is_said(const struct scout_crew *crew, const struct scout_crew_stream *s, size_t length)
+void scout_crew_note(struct scout_crew *crew, const char *format, ...)
+{
+	va_list arguments;
+	char text[1024];
+
+	va_start(arguments, format);
+	vsnprintf(text, sizeof(text), format, arguments);
+	va_end(arguments);
+	crew_wipe(crew);
+	output_note("%s", text);
+}
+
+/* "rank 3" at the end of so much of a line: how long it is with the number, where that is the site's own. */
+static size_t crew_rank(const char *line, size_t length, size_t at, unsigned site)
+{
+	char own[24];
+	const int bytes = snprintf(own, sizeof(own), "rank %u", site), word = (int)strlen("rank ");
+
+	if (at < (size_t)word || at - (size_t)word + (size_t)bytes > length ||
+		memcmp(line + at - word, own, (size_t)bytes) != 0)
+		return 0;
+	at += (size_t)(bytes - word);
+	return at < length && line[at] >= '0' && line[at] <= '9' ? 0 : (size_t)(bytes - word);
+}
+
+/* The same words, but that each site calls itself by its rank. */
+static bool crew_is_alike(
+	const char *a, size_t a_length, unsigned a_site, const char *b, size_t b_length, unsigned b_site)
+{
+	size_t i = 0, k = 0;
+
+	while (i < a_length && k < b_length) {
+		const size_t a_rank = crew_rank(a, a_length, i, a_site), b_rank = crew_rank(b, b_length, k, b_site);
+
+		if (a[i] != b[k] && (!a_rank || !b_rank))
+			return false;
+		i += a_rank && b_rank ? a_rank : 1;
+		k += a_rank && b_rank ? b_rank : 1;
+	}
+	return i == a_length && k == b_length;
+}
+
+/* Is it a line of the words that were said? */
+static bool crew_is_said(const struct scout_crew *crew, unsigned site, const struct scout_crew_stream *s, size_t length)
 {
 	const char *at = crew->words, *end = crew->words + crew->words_length;
 
@@ -137,7 +179,7 @@ static bool crew_is_said(const struct scout_crew *crew, const struct scout_crew_
 		const char *stop = memchr(at, '\n', (size_t)(end - at));
 
 		stop = stop ? stop : end;
-		if ((size_t)(stop - at) == length && memcmp(at, s->line, length) == 0)
+		if (crew_is_alike(s->line, length, site, at, (size_t)(stop - at), crew->speaker))
 			return true;
 		at = stop + 1;
 	}
@@ -153,7 +195,7 @@ static void crew_pass_lines(struct scout_crew *crew, unsigned site, struct scout
 
 		if (!end && s->length < sizeof(s->line) && !(ended && s->length > 0))
 			return;
-		if (!crew_is_said(crew, s, length))
+		if (crew->failed < 0 || !crew_is_said(crew, site, s, length))
 			crew_pass(crew, site, s, length);
 		memmove(s->line, s->line + gone, s->length - gone);
 		s->length -= gone;
@@ -178,6 +220,38 @@ static void crew_read(struct scout_crew *crew, unsigned site, struct scout_crew_
 	s->fd = -1;
 }
 
+/* Has another just said all that the site has? */
+static bool crew_echoes(const struct scout_crew *crew, unsigned site, const struct scout_crew_stream *s)
+{
+	struct scout_crew_stream line = {.error = true};
+
+	if (crew->words_length == 0 || crew->speaker == site)
+		return false;
+	for (size_t at = 0; at < s->length; at += line.length + 1) {
+		const char *end = memchr(s->line + at, '\n', s->length - at);
+
+		line.length = end ? (size_t)(end - s->line) - at : s->length - at;
+		memcpy(line.line, s->line + at, line.length);
+		if (!crew_is_said(crew, site, &line, line.length))
+			return false;
+	}
+	return true;
+}
+
+static void crew_speak(struct scout_crew *crew, unsigned site, struct scout_crew_stream *s, bool ended)
+{
+	char words[SCOUT_CREW_LINE];
+	const size_t length = s->length;
+
+	memcpy(words, s->line, length);
+	crew->words_length = 0; /* its own are no echo */
+	crew_pass_lines(crew, site, s, ended);
+	memcpy(crew->words, words, length);
+	crew->words_length = length;
+	crew->speaker = site;
+	crew->spoken_ns = clock_now_ns();
+}
+
 /* Of stderr: what was held back for long enough, or all of it. */
 static void crew_release(struct scout_crew *crew, bool all)
 {
@@ -185,24 +259,28 @@ static void crew_release(struct scout_crew *crew, bool all)
 
 	for (unsigned k = 0; k < crew->sites; k++) {
 		struct scout_crew_stream *s = &crew->at[k].streams[1];
+		const bool echoes = crew->failed < 0 && crew_echoes(crew, k, s);
 
-		if (s->since_ns == 0 || (!all && now_ns - s->since_ns < CREW_HOLD_MS * NS_PER_MS))
+		if (s->since_ns == 0 ||
+			(!all && now_ns - s->since_ns < (echoes ? CREW_ECHO_MS : CREW_HOLD_MS) * NS_PER_MS))
 			continue;
-		crew_pass_lines(crew, k, s, s->fd < 0);
+		if (crew->failed < 0 && !echoes)
+			crew_speak(crew, k, s, s->fd < 0);
+		else
+			crew_pass_lines(crew, k, s, s->fd < 0);
 		s->since_ns = s->length > 0 ? now_ns : 0;
 	}
 }
 
-static void crew_release_failed(struct scout_crew *crew)
+/* Where another has just said the same, that stands for it. */
+static void crew_release_failed(struct scout_crew *crew, unsigned site)
 {
-	struct scout_crew_stream *s = &crew->at[crew->failed].streams[1];
-	char words[SCOUT_CREW_LINE];
-	const size_t length = s->length;
+	struct scout_crew_stream *s = &crew->at[site].streams[1];
 
-	memcpy(words, s->line, length);
-	crew_pass_lines(crew, (unsigned)crew->failed, s, true);
-	memcpy(crew->words, words, length);
-	crew->words_length = length;
+	if (clock_now_ns() - crew->spoken_ns > CREW_ECHO_MS * NS_PER_MS)
+		crew->words_length = 0;
+	if (s->length > 0 && !crew_echoes(crew, site, s))
+		crew_speak(crew, site, s, true);
 }
 
 /* Waits a little for something to read. */
@@ -297,7 +375,7 @@ static void crew_drain(struct scout_crew *crew)
 	for (unsigned i = 0; i < 64; i++)
 		crew_poll(crew, 0);
 	if (crew->failed >= 0 && !crew->wrong)
-		crew_release_failed(crew);
+		crew_release_failed(crew, (unsigned)crew->failed);
 	crew_release(crew, true);
 	crew_wipe(crew);
 }

@@ -37,7 +37,7 @@ struct scout_crew {
 	/* A line that tells how far they are, into text; called a few times a second where somebody looks. NULL: none
 	 */
 	void (*status)(void *context, char *text, size_t bytes);
-	/* Asked as often: an error ends all. NULL: none. */
+	/* Asked as often, looked at or not: an error ends all. NULL: none. */
 	int (*check)(void *context, struct err *e);
 	void *context;
 
@@ -46,8 +46,10 @@ struct scout_crew {
 	bool told;                   /* a status is on the screen */
 	bool wrong;                  /* what went wrong is said */
 	int failed;                  /* the first site that has; -1: none */
-	char words[SCOUT_CREW_LINE]; /* its last on stderr */
+	char words[SCOUT_CREW_LINE]; /* the last on stderr, of `speaker`; where one has failed, its own */
 	size_t words_length;
+	unsigned speaker;
+	uint64_t spoken_ns;
 };
 
 /* Beside RANK, LOCAL_RANK, WORLD_SIZE and LOCAL_WORLD_SIZE. Returns false when it is too long, or one too many. */
@@ -58,9 +60,12 @@ bool scout_crew_set(struct scout_crew *crew, const char *format, ...) __attribut
  * others brings about: -ECHILD: a site failed, and the others were ended (SIGTERM, SIGKILL after three seconds);
  * -EINTR: SIGINT or SIGTERM came, `signal` (again: SIGKILL at once); an error of check(); of the system.
  *
- * stderr is passed on a moment after it was written: when sites fail alike, what the first one has said the others do
- * not say again.
+ * stderr is passed on a moment after it was written, and what another has just said after some seconds: when sites fail
+ * alike, what one has said the others do not say again, also where each calls itself by its own rank.
  */
 int scout_crew_run(struct scout_crew *crew, struct err *e);
+
+/* output_note() from within status() and check(): where a line tells how far they are, it goes first. */
+void scout_crew_note(struct scout_crew *crew, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 #endif

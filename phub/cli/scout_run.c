@@ -46,6 +46,7 @@ struct run {
 	size_t length;
 	bool aside, ended;    /* a log of a run before is; the log has its last line */
 	bool measures, fixed; /* it has a scout+; its theta stays */
+	unsigned told;        /* bits of options that were said to have no effect */
 	unsigned windows;
 	double step; /* of the last */
 	char status[160];
@@ -88,12 +89,49 @@ static void run_take_decision(struct run *run, const json_t *line)
 			output_bytes((uint64_t)within, text));
 }
 
+/* Who has no scout hears nothing of those options that are a scout's, and its log does not have them as they were
+ * given. NULL: all that is left to be said, as no window has come. */
+static void run_note_idle(struct run *run, const json_t *head)
+{
+	const struct run_options *o = run->options;
+	const struct {
+		const char *name;
+		bool given, heard;
+	} options[] = {
+		{"period", o->period > 0, (double)o->period == scout_log_number(head, "period")},
+		{"sigma", !isnan(o->given.sigma), o->given.sigma == scout_log_number(head, "sigma")},
+		{"lambda-loss", !isnan(o->given.lambda_loss),
+			o->given.lambda_loss == scout_log_number(head, "lambda_loss")},
+		{"lambda-bytes", !isnan(o->given.lambda_bytes),
+			o->given.lambda_bytes == scout_log_number(head, "lambda_bytes")},
+		{"gain", !isnan(o->given.gain), o->given.gain == scout_log_number(head, "gain")},
+		{"trim", !isnan(o->given.trim), o->given.trim == scout_log_number(head, "trim")},
+		{"seed", o->seed != UINT64_MAX,
+			*scout_log_text(head, "seed") || (double)o->seed == scout_log_number(head, "seed")},
+		{"unit", o->given.unit != RUN_GIVEN_NOT, o->given.unit == PRICE_BYTES || *scout_log_text(head, "unit")},
+		{"shadow", o->shadow.count > 0, scout_log_elements(head, "shadow") > 0},
+	};
+
+	if (o->given.policy != RUN_GIVEN_NOT) /* they have one */
+		return;
+	for (unsigned i = 0; i < sizeof(options) / sizeof(options[0]); i++) {
+		if (!options[i].given || (head && options[i].heard) || run->told & 1u << i)
+			continue;
+		run->told |= 1u << i;
+		scout_crew_note(&run->crew,
+			"--%s is of windows of a scout, and %s has none; --policy makes one (fixed: theta stays)",
+			options[i].name, o->out);
+	}
+}
+
 static void run_take_head(struct run *run, const json_t *line)
 {
 	run->measures = strcmp(scout_log_text(line, "policy"), scout_policy_name(SCOUT_PLUS)) == 0;
 	run->fixed = strcmp(scout_log_text(line, "policy"), scout_policy_name(SCOUT_FIXED)) == 0;
 	if (run->measures)
 		snprintf(run->status, sizeof(run->status), "measuring, window 1 of %u", run_windows_measured());
+	if (run->fixed)
+		run_note_idle(run, line);
 }
 
 static void run_take_line(struct run *run)
@@ -110,9 +148,8 @@ static void run_take_line(struct run *run)
 }
 
 /* Reads what the log has more of. A line that is too long is passed over. */
-static void run_status(void *context, char *text, size_t bytes)
+static void run_read(struct run *run)
 {
-	struct run *run = context;
 	int c;
 
 	if (!run->log)
@@ -130,6 +167,13 @@ static void run_status(void *context, char *text, size_t bytes)
 	}
 	if (run->log)
 		clearerr(run->log);
+}
+
+static void run_status(void *context, char *text, size_t bytes)
+{
+	struct run *run = context;
+
+	run_read(run);
 	snprintf(text, bytes, "%s", run->status);
 }
 
@@ -137,6 +181,7 @@ static int run_check(void *context, struct err *e)
 {
 	struct run *run = context;
 
+	run_read(run);
 	return run->box.pid ? box_process_check(&run->box, e) : 0;
 }
 
@@ -218,27 +263,6 @@ static bool run_set_numbers(const struct scout_given *given, struct scout_crew *
 
 /* ---- the run ---- */
 
-/* Who has no scout hears nothing of those options that are a scout's; whether one has is known when it has run. */
-static void run_note_idle(const struct run *run)
-{
-	const struct run_options *o = run->options;
-	const struct {
-		const char *name;
-		bool given;
-	} options[] = {{"period", o->period > 0}, {"sigma", !isnan(o->given.sigma)},
-		{"lambda-loss", !isnan(o->given.lambda_loss)}, {"lambda-bytes", !isnan(o->given.lambda_bytes)},
-		{"gain", !isnan(o->given.gain)}, {"trim", !isnan(o->given.trim)}, {"seed", o->seed != UINT64_MAX},
-		{"unit", o->given.unit != RUN_GIVEN_NOT}, {"shadow", o->shadow.count > 0}};
-
-	if (!run->fixed || run->windows > 0)
-		return;
-	for (unsigned i = 0; i < sizeof(options) / sizeof(options[0]); i++)
-		if (options[i].given)
-			output_note("--%s is of windows of a scout, and %s has none; --policy makes one (fixed: theta "
-				    "stays)",
-				options[i].name, o->out);
-}
-
 /* All sites have ended well, and the log has not. */
 static int run_miss_log(const struct run *run, enum scout_check_fate fate)
 {
@@ -269,7 +293,8 @@ static int run_conclude(struct run *run, enum scout_check_fate fate)
 		return run_miss_log(run, fate);
 	if (!run->ended)
 		output_note("%s has no last line: rank 0 has ended without closing its site", o->out);
-	run_note_idle(run);
+	if (run->fixed && run->windows == 0)
+		run_note_idle(run, NULL);
 	return scout_compare_run(o->json ? 3 : 2, (char **)(uintptr_t)words);
 }
 
@@ -395,6 +420,10 @@ static int run_check_scout(const struct args_usage *usage, const struct run_opti
 	if (given.unit == RUN_GIVEN_NOT)
 		given.unit = PRICE_BYTES;
 	rc = scout_check_given(usage, &given);
+	if (rc == ARGS_GO_ON && given.unit == PRICE_SECONDS && !(given.rate > 0) && !getenv("PHUB_SCOUT_RATE"))
+		return args_wrong(usage, "--unit seconds wants --rate: what a link carries in one, above 0");
+	if (rc == ARGS_GO_ON && given.unit == PRICE_MONEY && !(given.price > 0) && !getenv("PHUB_SCOUT_PRICE"))
+		return args_wrong(usage, "--unit money wants --price: of 10^9 bytes, above 0");
 	if (rc == ARGS_GO_ON && o->thetas.count > 0)
 		rc = scout_check_theta(usage, given.theta, o->thetas.at, o->thetas.count, &first);
 	return rc;

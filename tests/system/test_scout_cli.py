@@ -375,6 +375,11 @@ def run_fails_alike():
     _, err = phub("run", "--sites", 4, "--", "sh", "-c", script, status=1)
     check(err.count("usage: train\n") == err.count("no such option\n") == 1, err)
     holds(err, r"phub: site \d ended with exit code 2; its own message says why\n$", *(rf"\[{k}\] RANK {k}\n" for k in range(4)))
+    script = 'echo "$0" | sed "s/RANK/$RANK/g" >&2; touch $1$RANK; while [ ! -e ${1}0 -o ! -e ${1}1 -o ! -e ${1}2 ]; do sleep 0.05; done; sleep $2; exit 2'
+    _, err = phub("run", "--sites", 3, "--", "sh", "-c", script, "job j rank RANK: no theta of 2.5", "own", 1, status=1)
+    check(err.count("no theta of 2.5\n") == 1, err)  # although what the first one has said is passed on before it fails
+    _, err = phub("run", "--sites", 3, "--", "sh", "-c", script, "rank 1RANK or RANK", "others", 0, status=1)
+    check(all(f"rank 1{k} or {k}\n" in err for k in range(3)), err)
     _, err = phub("run", "--sites", 2, "--out", "out.jsonl", "--", "sh", "-c", 'echo same >&2; sleep 0.8; echo same >&2; cp "$0" "$PHUB_SCOUT_LOG.$RANK"; '
                   'mv "$PHUB_SCOUT_LOG.$RANK" "$PHUB_SCOUT_LOG"', hill())
     check(err.count("[0] same\n") == err.count("[1] same\n") == 2, err)
@@ -481,6 +486,8 @@ def run_writes_nothing():
             (["--algorithm", "dgc", "--policy", "scout+", "--thetas", "1,0.1", "--", "true"], 2, "does not know how far thetas of dgc"),
             (["--algorithm", "dgc", "--policy", "annealing", "--thetas", "0.1,0.01", "--", "true"], 2, "annealing goes by what models lose at other sites"),
             (["--policy", "scout+", "--thetas", "2,5", "--", "true"], 2, "a grid of local begins with 1"),
+            (["--algorithm", "dgc", "--policy", "scout+", "--", "true"], 2, "does not know how far thetas of dgc"),
+            (["--unit", "seconds", "--", "true"], 2, "--unit seconds wants --rate"), (["--unit", "money", "--price", "0", "--", "true"], 2, "--unit money wants --price"),
             (["--algorithm", "local", *grid, "--shadow", "0.5", "--", "true"], 2, "shadow: local cannot have a theta of 0.5"),
             (["--algorithm", "local", "--theta", "0.5", "--", "true"], 2, "local cannot have a theta of 0.5"),
             ([*grid, "--theta", "3", "--", "true"], 2, "--theta 3: is none of the thetas"),
@@ -592,8 +599,15 @@ def run_stays():
         told = lines((FOLDER / f"{name}.jsonl").read_text())
         check([line["scout"] for line in told] == ["run"] + ["decision"] * (6 if name == "fixed" else 0) + ["end"], str(told))
         check(told[-1]["bytes_travel"] == 0 and told[-1]["bytes"] == ends[0]["bytes"], str(told[-1]))
-        check(("--shadow is of windows of a scout, and alone.jsonl has none" in err) == (name == "alone"), err)
+        check(err.count("--shadow is of windows of a scout, and alone.jsonl has none") == (name == "alone"), err)
     check(len(set(hashes)) == 1, str(hashes))
+    for policy, wanted in (("", ["period", "shadow", "seed"]), ("policy=fixed thetas=1,5", [])):
+        process = subprocess.Popen([PHUB, "scout", "run", "--sites", "1", "--period", "50", "--shadow", "1", "--seed", "3", "--unit", "bytes", "--out", "idle.jsonl", "--", "sh", "-c",
+                                    f'"$0" "$PHUB_URL" rank=0 world=1 algorithm=local steps=100 {policy} >/dev/null; echo trained >&2; sleep 0.8', SKEWED],
+                                   stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=rig.QUIET, cwd=FOLDER)
+        err = process.communicate(timeout=rig.DEADLINE_S)[1].splitlines()
+        told = [re.search("--([a-z]+) is of windows", line).group(1) for line in err[:err.index("[0] trained")]]
+        check(process.returncode == 0 and sorted(told) == sorted(wanted), str(err))  # as soon as there is a log
     found = {line["log"]: line for line in lines(phub("compare", "--json", "alone.jsonl", "fixed.jsonl")[0])}
     check(found["alone.jsonl"]["bytes"] == found["fixed.jsonl"]["bytes"] > 0, str(found))
 
