@@ -98,6 +98,8 @@ void skew_log_window(struct skew_log *log, const struct skew_log_window *w)
 	d.r = r;
 	d.tensor_count = log->tensors;
 	d.bytes = w->bytes - log->bytes_told;
+	if (fabs(w->bytes_cost - d.bytes) >= 1) /* reports are whole numbers */
+		d.bytes_cost = w->bytes_cost;
 	d.bytes_travel = w->bytes_travel - log->travel_told;
 	d.bytes_total = w->bytes + w->bytes_travel;
 	d.bytes_bsp = (double)(log->bsp_bytes * w->step);

@@ -35,6 +35,7 @@ struct skew_log_window {
 	const struct scout_decision *decision;
 	uint64_t samples;
 	double bytes, bytes_travel; /* since the start, mean of sites */
+	double bytes_cost;          /* of the window, as the cost weighs them: as many as in one period */
 	double accuracy, loss;      /* of the averaged model */
 };
 

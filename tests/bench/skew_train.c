@@ -442,6 +442,16 @@ static struct skew_score train_try(struct train *t, const float *model, unsigned
 	return score;
 }
 
+/* That one site has sent in exchanges so far, the mean. */
+static double train_sent(const struct train *t)
+{
+	uint64_t bytes = 0;
+
+	for (unsigned k = 0; k < t->config->split.sites; k++)
+		bytes += t->sites[k].site.counts.bytes_paper;
+	return (double)bytes / t->config->split.sites;
+}
+
 static void train_tell_window(struct train *t, unsigned step, double theta, const struct scout_decision *decision)
 {
 	const unsigned sites = t->config->split.sites;
@@ -451,7 +461,8 @@ static void train_tell_window(struct train *t, unsigned step, double theta, cons
 	train_average(t);
 	skew_model_evaluate(&t->model, t->scratch, t->mean, t->set, NULL, t->set->count, &score);
 	window.samples = (uint64_t)decision->believed * t->config->probe;
-	window.bytes = (double)t->scout.bytes / sites;
+	window.bytes = train_sent(t);
+	window.bytes_cost = decision->bytes * t->scout.config.period;
 	window.bytes_travel = (double)t->scout.bytes_travel / sites;
 	window.accuracy = (double)score.correct / score.count;
 	window.loss = score.loss / score.count;
@@ -540,14 +551,10 @@ static int train_window(struct train *t, unsigned step, bool due)
 	return rc;
 }
 
-/* That one site has sent so far, the mean. */
+/* And for a rival's rule. */
 static uint64_t train_bytes(const struct train *t)
 {
-	uint64_t bytes = 0;
-
-	for (unsigned k = 0; k < t->config->split.sites; k++)
-		bytes += t->sites[k].site.counts.bytes_paper;
-	return bytes / t->config->split.sites + t->rival.bytes;
+	return (uint64_t)train_sent(t) + t->rival.bytes;
 }
 
 static int train_talk(struct train *t, unsigned step, double rate)

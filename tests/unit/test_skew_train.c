@@ -339,8 +339,23 @@ static void test_logged(void **state)
 		assert_int_equal(strncmp(at, shadows, strlen(shadows)), 0);
 		at++;
 	}
+	assert_null(strstr(text, "bytes_cost"));
 	free(text);
-	log.theta_count = 1;
+	/* A window that outlasts the period has all that was sent in it, and what the cost weighs of that beside it. */
+	scout.thetas[0] = 6;
+	log = (struct skew_log){.file = open_memstream(&text, &bytes)};
+	assert_non_null(log.file);
+	run(&config);
+	assert_int_equal(fclose(log.file), 0);
+	at = strstr(text, "\"t\":12,");
+	assert_non_null(at);
+	assert_non_null(strstr(at, "\"theta\":6,"));
+	assert_non_null(strstr(at, "\"bytes\":30952,"));
+	assert_non_null(strstr(at, "\"bytes_cost\":20634,"));
+	assert_non_null(strstr(at, "\"bytes_total\":123808,"));
+	free(text);
+	scout.thetas[0] = 4;
+	log = (struct skew_log){.theta_count = 1};
 	log.thetas[0] = 0.5;
 	log.file = stderr;
 	{
