@@ -227,6 +227,7 @@ static void course_exchange_land(struct phub_site *s)
 	unsound_land(s);
 	if (s->at_box)
 		return;
+	sent_hear(s);
 	if (s->scouted)
 		window_hear(s);
 	if (s->window.open)
@@ -275,6 +276,7 @@ static int course_begin(struct phub_site *s, enum course_kind kind)
 	int rc;
 
 	memset(s->slots_out, 0, course_slots(s) * sizeof(float));
+	s->pushed = kind == COURSE_EXCHANGE ? sent_wire(s) : s->pushed;
 	if (kind == COURSE_FETCH)
 		rc = course_fetch_begin(s);
 	else if (kind == COURSE_HELLO)
@@ -292,6 +294,8 @@ static int course_begin(struct phub_site *s, enum course_kind kind)
 		return 0;
 	own.said = kind == COURSE_EXCHANGE ? s->said : 0;
 	own.broken = kind == COURSE_EXCHANGE ? s->unsound.own : 0;
+	if (kind == COURSE_EXCHANGE)
+		sent_put(s, &own);
 	slots_put(s->slots_out, s->rank, &own);
 	for (unsigned t = 0; t < s->config.tensor_count && kind == COURSE_EXCHANGE && s->scouted; t++)
 		slots_put_said(s->slots_out, s->world, t, s->offered_square[t]);

@@ -30,6 +30,7 @@
 #include "client/scout/midway.h"
 #include "client/scout/options.h"
 #include "client/scout/scout.h"
+#include "client/scout/sent.h"
 #include "client/scout/shadow.h"
 #include "client/scout/site.h"
 #include "client/scout/slots.h"
@@ -93,14 +94,14 @@ struct phub_site {
 	int slots_key;              /* -1: none */
 	bool named, started, begun; /* all keys; phub_start() is done; phub_site_start() is */
 
-	int log;                            /* where decisions are written; -1: nowhere */
-	bool log_usual;                     /* by the environment, not by the site's options */
-	int log_error;                      /* as in phub_site_state */
-	struct phub_score score;            /* of the mean model, as it was told; samples 0: it was not, */
-	bool scored;                        /* since the last window */
-	uint64_t began_ns, stepped_ns;      /* phub_site_start() was over, and the last step; 0: none */
-	double logged_bytes, logged_travel; /* mean of sites */
-	struct shadow shadow;               /* of this site, where there is a log; count 0: none */
+	int log;                       /* where decisions are written; -1: nowhere */
+	bool log_usual;                /* by the environment, not by the site's options */
+	int log_error;                 /* as in phub_site_state */
+	struct phub_score score;       /* of the mean model, as it was told; samples 0: it was not, */
+	bool scored;                   /* since the last window */
+	uint64_t began_ns, stepped_ns; /* phub_site_start() was over, and the last step; 0: none */
+	double logged_bytes, logged_travel, logged_within; /* mean of sites */
+	struct shadow shadow;                              /* of this site, where there is a log; count 0: none */
 	uint64_t logged_shadow[SHADOW_THETAS_MAX];
 
 	struct site site;
@@ -134,6 +135,8 @@ struct phub_site {
 	unsigned present_count;
 	struct window window;
 	struct unsound unsound;
+	uint64_t pushed; /* payload, as the last exchange began */
+	struct sent sent;
 
 	/* Floats of all tensors each, at the places of struct site; */
 	float *offers, *sums, *scratch;

@@ -155,7 +155,7 @@ static void log_bytes(struct phub_site *s, struct record_decision *d)
 		within += (double)s->reports[i].within / s->present_count;
 	}
 	d->bytes = s->window.sent;
-	d->bytes_travel = s->present_count > 1 && course_travels(s) ? (double)s->scout.config.model_bytes : 0;
+	d->bytes_travel = (double)s->window.travelled * (double)s->scout.config.model_bytes / s->present_count;
 	d->bytes_cost = cost < d->bytes ? cost : NAN;
 	if (s->within) {
 		d->bytes_within = s->window.sent_within;
@@ -163,6 +163,7 @@ static void log_bytes(struct phub_site *s, struct record_decision *d)
 	}
 	s->logged_bytes += d->bytes;
 	s->logged_travel += d->bytes_travel;
+	s->logged_within += s->window.sent_within;
 	d->bytes_total = s->logged_bytes + s->logged_travel;
 	d->bytes_bsp = (double)s->scout.config.model_bytes * (double)d->t;
 }
@@ -199,29 +200,37 @@ void course_log_decision(struct phub_site *s, double theta)
 	log_decision(s, &d);
 }
 
-/* The mean of sites as far as windows tell; since the last one, or without any, this site's own. */
+/* The mean of sites, by windows, of which lost sites are part, and since the last one by this site's own; without
+ * windows by the last exchange. */
 static double log_sent(const struct phub_site *s)
 {
-	return s->logged_bytes + (double)(s->site.counts.bytes_paper - s->window.told);
+	const double others = s->windows == 0 ? s->sent.exchanges : 0;
+
+	return s->logged_bytes + (double)(s->site.counts.bytes_paper - s->window.told) + others;
+}
+
+static double log_within(const struct phub_site *s)
+{
+	const double others = s->windows == 0 ? s->sent.within : 0;
+
+	return s->logged_within + (double)(within_bytes(s) - s->window.told_within) + others;
 }
 
 static void log_end(struct phub_site *s)
 {
-	struct phub_stats stats = {.size = sizeof(stats)};
+	const uint64_t wire = sent_wire(s);
 	struct record_end end = {.t = s->site.counts.steps,
 		.bytes = log_sent(s),
-		.bytes_travel = (double)s->bytes_travel,
-		.bytes_wire = NAN,
+		.bytes_travel = s->logged_travel,
+		.bytes_wire = wire > 0 ? (double)wire + s->sent.wire : NAN,
 		.theta = s->site.config.theta,
 		.accuracy = log_accuracy(&s->score),
 		.loss = log_loss(&s->score),
 		.seconds = s->stepped_ns ? (double)(s->stepped_ns - s->began_ns) * 1e-9 : NAN,
-		.bytes_within = (double)within_bytes(s)};
+		.bytes_within = log_within(s)};
 	char line[1024];
 	size_t bytes;
 
-	if (s->phub->forked == false && phub_stats(s->phub, &stats) == 0)
-		end.bytes_wire = (double)stats.pushed_bytes;
 	bytes = record_end(&end, line, sizeof(line));
 	if (bytes < sizeof(line))
 		log_write(s, line, bytes);

@@ -68,7 +68,9 @@ struct record_decision {
 /* The last line. */
 struct record_end {
 	uint64_t t;
-	/* Mean of sites, as far as windows tell, else the writer's own; NaN: not known, as all that follows may be. */
+	/* Mean of sites, in bytes (times `sites` of the run: what all have sent), as far as windows and the last
+	 * exchange tell; for what was since then the writer's own stands; NaN: not known, as all that follows may be.
+	 * In exchanges and of models, as papers count; on the wire payload of all kinds. */
 	double bytes, bytes_travel, bytes_wire;
 	double theta, accuracy, loss, seconds;
 	double bytes_within; /* as in a window's line, since the start; 0: left out */

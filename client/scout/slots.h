@@ -26,10 +26,11 @@ enum slot_flag {
 struct slot {
 	unsigned flags; /* 0: nobody is there */
 	uint64_t steps, exchanges, samples;
-	uint32_t check;  /* of the weights that it sends in this round */
-	double said;     /* share ||d||^2 of what it says in it: see scout_hear() */
-	uint32_t alike;  /* sites that say the same, as they have it in common within; 1: itself alone */
-	uint32_t broken; /* 1 + the first tensor of which it says what is no number; 0: none */
+	uint32_t check;               /* of the weights that it sends in this round */
+	double said;                  /* share ||d||^2 of what it says in it: see scout_hear() */
+	uint32_t alike;               /* sites that say the same, as they have it in common within; 1: itself alone */
+	uint32_t broken;              /* 1 + the first tensor of which it says what is no number; 0: none */
+	uint64_t bytes, within, wire; /* that it has sent so far: see sent.h */
 };
 
 /* What who comes needs beside weights. */
@@ -39,7 +40,7 @@ struct slots_news {
 	uint8_t scout[SCOUT_SAVED_BYTES];
 };
 
-#define SLOT_WORDS  7u
+#define SLOT_WORDS  10u
 #define SLOT_FLOATS ((uint32_t)(1 + SLOT_WORDS * SCOUT_WORD_FLOATS + SCOUT_REPORT_FLOATS))
 #define NEWS_FLOATS ((uint32_t)(2 * SCOUT_WORD_FLOATS + SCOUT_BYTES_FLOATS(SCOUT_SAVED_BYTES)))
 

@@ -177,7 +177,7 @@ static json_t *jobs_json(const Phub__JobInfo *job)
 		json_array_append_new(missing, json_integer(job->missing[i]));
 	return json_pack(
 		"{s:s, s:i, s:s, s:I, s:I, s:I, s:s, s:s, s:f, s:f, s:I, s:o, s:o, s:s, s:I, s:i, s:i, s:I, s:I, s:I,"
-		" s:s, s:i, s:o, s:I, s:I, s:I, s:o, s:o*, s:o*, s:o*, s:o*, s:o*, s:s*, s:s*, s:o*, s:s*, s:o*}",
+		" s:s, s:i, s:o, s:I, s:I, s:I, s:I, s:o, s:o*, s:o*, s:o*, s:o*, s:o*, s:s*, s:s*, s:o*, s:s*, s:o*}",
 		"job", job->name, "world", (int)job->world, "state", job->state, "keys", (json_int_t)job->keys,
 		"chunks", (json_int_t)job->chunks, "bytes", (json_int_t)job->bytes, "optimizer", job->optimizer, "sync",
 		job->sync, "rounds_per_s", job->rounds_per_s, "gb_per_s", job->gb_per_s, "rounds",
@@ -186,8 +186,8 @@ static json_t *jobs_json(const Phub__JobInfo *job)
 		"bandwidth", (json_int_t)job->bandwidth, "quota_ms", (json_int_t)job->quota_ms, "share_waits",
 		(json_int_t)job->share_waits, "policy", job->lost_policy ? job->lost_policy : "", "quorum",
 		(int)job->quorum, "lost", jobs_json_lost(job), "losses", (json_int_t)job->losses, "joins",
-		(json_int_t)job->joins, "late", (json_int_t)job->late, "checkpoint",
-		jobs_json_checkpoint(job->checkpoint), "standby", jobs_json_standby(job), "sparse",
+		(json_int_t)job->joins, "late", (json_int_t)job->late, "pushed_bytes", (json_int_t)job->pushed_bytes,
+		"checkpoint", jobs_json_checkpoint(job->checkpoint), "standby", jobs_json_standby(job), "sparse",
 		jobs_json_sparse(job), "dropped", jobs_json_dropped(job->dropped, job->n_dropped), "below",
 		jobs_json_below(job), "above", jobs_json_above(job->above), "hierarchy",
 		job->n_beside ? job->hierarchy : NULL, "hierarchy_why",
@@ -438,9 +438,9 @@ static void jobs_write_workers(const Phub__JobInfo *job, char *out, size_t bytes
 
 static void jobs_print(const struct jobs_options *o, const Phub__AdminReply *reply)
 {
-	struct output_table t = {.heads = {"job", "state", "workers", "keys", "bytes", "optimizer", "sync", "rounds",
-					 "rounds/s", "GB/s", "if lost", "missing"},
-		.align = "llrrrllrrrll"};
+	struct output_table t = {.heads = {"job", "state", "workers", "keys", "bytes", "optimizer", "sync", "pushed",
+					 "rounds", "rounds/s", "GB/s", "if lost", "missing"},
+		.align = "llrrrllrrrrll"};
 	char datagrams[400];
 
 	printf("box %s, version %s, up %" PRIu64 " s, %zu %s\n", o->address, reply->version, reply->uptime_s,
@@ -463,6 +463,7 @@ static void jobs_print(const struct jobs_options *o, const Phub__AdminReply *rep
 		output_cell(&t, "%s", output_bytes(job->bytes, text));
 		output_cell(&t, "%s", job->optimizer);
 		output_cell(&t, "%s", job->sync);
+		output_cell(&t, "%s", output_bytes(job->pushed_bytes, text));
 		output_cell(&t, "%" PRIu64, job->rounds);
 		output_cell(&t, "%.1f", job->rounds_per_s);
 		output_cell(&t, "%.2f", job->gb_per_s);

@@ -141,6 +141,7 @@ static void admin_fill_generation(const struct job *job, struct admin_job *out)
 	info->keys = spec->plan.key_count;
 	info->chunks = spec->plan.chunk_count;
 	info->bytes = spec->plan.payload_bytes;
+	info->pushed_bytes = sums.bytes;
 	info->optimizer = admin_text(spec_optimizer_name(spec->optimizer));
 	info->sync = admin_text(spec_sync_name(spec->sync));
 	info->rounds = job->rounds + sums.rounds / spec->plan.chunk_count;

@@ -168,7 +168,7 @@ def off():
                     check(other["hash"] == end["hash"] and other["bytes"] == end["bytes"], f"{other} is not {end}")
                 check([line["scout"] for line in lines] == ["run"] + ["decision"] * windows + ["end"], f"{lines}")
                 check(lines[0]["policy"] == "fixed" and lines[0]["model_bytes"] == 5200 and lines[0]["first"] == theta, f"{lines[0]}")
-                sent = sum(end["bytes"] for end in ends) / WORLD if windows else ends[0]["bytes"]
+                sent = sum(end["bytes"] for end in ends) / WORLD
                 check(abs(lines[-1]["bytes"] - sent) < 1 and lines[-1]["bytes_travel"] == 0 and lines[-1]["theta"] == theta, f"{lines[-1]}")
             check(all(line["AL"] is None and line["next"] == theta and 0 < line["r_all"] < 1 for line in logs[1][1:-1]), f"{logs[1]}")
         site = Site(box, "nowhere", 0, 1, algorithm="local", theta=2, log=f"{folder}/none/log")
@@ -208,9 +208,16 @@ def log():
                 check(len(line["r"]) == 3 and all(0 < r <= 1 for r in line["r"]) and line["train_loss"] > 0, f"{line}")
                 check(min(line["r"][:2]) <= line["r_all"] <= max(line["r"][:2]), f"r of all that are trained: {line}")
             check(all(a["next"] == b["theta"] for a, b in zip(lines[1:-1], lines[2:-1])), "thetas do not follow each other")
-        ends = [site.end() for site in sites(box, "uneven", algorithm="gaia", log=path, samples="3,0,1", weighted=1, **GRID["gaia"])]
+        ends = [site.end() for site in sites(box, "uneven", algorithm="gaia", log=path, samples="3,0,1", weighted=1, transport="tcp", **GRID["gaia"])]
         end, mean = json.loads(path.read_text().splitlines()[-1]), sum(end["bytes"] for end in ends) / WORLD
         check(abs(end["bytes"] - mean) < 1 and ends[0]["bytes"] > 1.2 * mean, f"{end['bytes']} bytes, the mean of sites is {mean}: {ends}")
+        travelled = sum(end["bytes_travel"] for end in ends) / WORLD
+        check(abs(end["bytes_travel"] - travelled) < 1 and ends[0]["bytes_travel"] > 1.2 * travelled, f"{end}: models of {travelled} bytes travelled")
+        wire = sum(end["bytes_wire"] for end in ends) / WORLD
+        check(abs(end["bytes_wire"] / wire - 1) < 0.02 and ends[0]["bytes_wire"] > 1.05 * wire, f"{end}: {wire} bytes on the wire: {ends}")
+        ends = [site.end() for site in sites(box, "by-itself", algorithm="gaia", theta=.1, log=path, samples="3,0,1", weighted=1, transport="tcp")]
+        end, mean, wire = json.loads(path.read_text().splitlines()[-1]), *(sum(end[name] for end in ends) / WORLD for name in ("bytes", "bytes_wire"))
+        check(abs(end["bytes"] - mean) < 1 and abs(end["bytes_wire"] / wire - 1) < 0.02 and ends[0]["bytes"] > 1.2 * mean, f"{end}, {wire}: {ends}")
         site = Site(box, "nowhere", 0, 1, algorithm="local", log=f"{folder}/none/log", **GRID["local"])
         check(site.wait() == 1, "a log that cannot be was taken")
         holds(site.err.text(), "no decision log can be written to", "No such file")
@@ -235,7 +242,8 @@ def log_scores():
             lines = [json.loads(line) for line in path.read_text().splitlines()]
             check([line["scout"] for line in lines] == ["run", "end"], f"{lines}")
             check(lines[0]["policy"] == "fixed" and lines[0]["thetas"] == [ends[0]["theta"]] and lines[0]["model_bytes"] in (5200, 5160), f"{lines[0]}")
-            check(lines[1]["bytes"] == ends[0]["bytes"] > 0 and lines[1]["accuracy"] == 0.9 and lines[1]["seconds"] > 0, f"{lines[1]}")
+            sent = ends[0]["bytes"] if more.get("outer") == "box" else sum(end["bytes"] for end in ends) / WORLD
+            check(abs(lines[1]["bytes"] - sent) < 1 and sent > 0 and lines[1]["accuracy"] == 0.9 and lines[1]["seconds"] > 0, f"{lines[1]}")
         pipe = Site(box, "pipe", 0, 1, algorithm="local", log="/dev/stderr")
         pipe.end()
         holds(pipe.err.text(), '"scout":"run"', '"scout":"end"')

@@ -108,6 +108,10 @@ def uplinks():
             rate = across["above"]["bytes"] / 100 / (MODEL / theta)
             check(1 <= rate < 1.3, f"theta {theta}: {rate:.2f} models went up every theta steps: {across}")
             check("above" not in inside and inside["rounds"] >= 100, f"{inside}")
+            rate = inside["pushed_bytes"] / 100 / (2 * MODEL)
+            check(1 <= rate < 1.1, f"{rate:.2f} models of two workers went over the links within at each step: {inside}")
+            table = subprocess.run([PHUB, "jobs", box.address], check=True, capture_output=True, text=True, env=rig.QUIET).stdout
+            holds(table, r"sync +pushed +rounds", rf"inside-each{theta} .* bsp +{inside['pushed_bytes'] / 1e6:.1f} MB ")
         check(f"inside-each{theta}" not in jobs(racks.top), f"{jobs(racks.top)}")
         for worker in workers:
             worker.kill()
