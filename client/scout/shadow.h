@@ -12,8 +12,25 @@
  *   DGC         is exact but for zeros in the accumulators, which are never said: how many there are depends on theta;
  *   Gaia        is an estimate at thetas that are not the run's: the weights that say what is significant, and the
  *               gradients, are those that the run's theta has led to. It is exact where they do not depend on theta.
- *               Beside real runs of the study (1,500 steps, K=5, T0 .1; shadows of .02, .05, .2, .3) it had .85, .95,
- *               1.05 and 1.05 times their bytes at 20 % skew, and .42, .76, 1.12 and 1.61 times at 100 %.
+ *               They do: what a site has not said yet has moved its own weights, and its next gradients push back. A
+ *               shadow looser than the run lacks that push and counts too much, a tighter one too little; no better
+ *               estimate is known without gradients at other weights. The further apart the two thetas are and the
+ *               more skewed the sites, the worse. Its bytes over those of a real run at the shadow's theta (1,500
+ *               steps, K=5, two seeds within .1 of each other but for the last column, .3 there):
+ *
+ *                    skew    run at   shadow of 0.02    of 0.1         of 0.3
+ *                    20 %    0        1.17              1.65           1.85
+ *                            0.1      0.83              1              1.00
+ *                            0.3      0.85              1.02           1
+ *                    60 %    0        0.98              2.3            3.3
+ *                            0.1      0.63              1              1.3
+ *                            0.3      0.60              0.82           1
+ *                    100 %   0        0.95              2.0            2.2
+ *                            0.1      0.42              1              1.7
+ *                            0.3      0.38              0.77           1
+ *
+ *               So the true bytes of a theta beside the run's are within a factor of 2, and far from it of 3.5, on the
+ *               side that is told above; that looser thetas send less the shadows have right.
  *
  * At the run's own theta, while that stays, and exchanges when site_due() says so, all are exact: the same elements.
  *
