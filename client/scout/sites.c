@@ -3,6 +3,7 @@
  * The public calls of a site at a job: what they are given is checked here, and the rest is its course's.
  */
 #include <errno.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -351,9 +352,13 @@ int phub_site_score(phub_site_t *s, const struct phub_score *score)
 {
 	if (!s)
 		return sites_refuse(s);
-	if (!score || score->samples == 0 || (score->correct > score->samples && score->correct != UINT64_MAX))
+	if (!score || score->samples == 0)
+		return err_set(
+			api_last_error(), -EINVAL, "%s: a score is of samples, and there are none", sites_who(s));
+	if (score->correct > score->samples && score->correct != UINT64_MAX)
 		return err_set(api_last_error(), -EINVAL,
-			"%s: a score is of samples, of which as many or fewer are correct", sites_who(s));
+			"%s: a score is of samples, and of %" PRIu64 " of them %" PRIu64 " cannot be correct",
+			sites_who(s), score->samples, score->correct);
 	s->score = *score;
 	s->scored = true;
 	return 0;

@@ -3,9 +3,12 @@
  * The `phub` command: finds the subcommand and hands the rest of the line to it. The subcommands see nothing of each
  * other.
  */
+#include <poll.h>
 #include <signal.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "client/phub.h"
 #include "phub/base/log.h"
@@ -106,11 +109,19 @@ int version_run(int argc, char **argv)
 	return CLI_DONE;
 }
 
+/* Is standard output a pipe, or a socket, that nobody reads any more? */
+static bool main_reader_has_gone(void)
+{
+	struct pollfd out = {.fd = STDOUT_FILENO, .events = POLLOUT};
+
+	return poll(&out, 1, 0) > 0 && (out.revents & (POLLERR | POLLHUP));
+}
+
 int main(int argc, char **argv)
 {
 	int rc;
 
-	/* A peer or a pager that goes away is an error to be told, not a death. */
+	/* A peer that goes away is an error to be told, not a death; a reader of ours, see below. */
 	signal(SIGPIPE, SIG_IGN);
 	log_set_sink(log_sink_stderr, NULL);
 	log_set_level(LOG_LEVEL_WARN);
@@ -120,7 +131,9 @@ int main(int argc, char **argv)
 	if (argc > 1 && rc == CLI_DONE && (strcmp(argv[1], "help") == 0 || strcmp(argv[1], "--help") == 0) && argc == 2)
 		fputs(main_end, stdout);
 	if (fflush(stdout) != 0 || ferror(stdout)) {
-		output_error("could not write to standard output: the disk is full, or the reader has gone");
+		if (main_reader_has_gone()) /* as head does, when it has enough */
+			return CLI_SIGNAL + SIGPIPE;
+		output_error("could not write to standard output: is the disk full?");
 		return CLI_FAILED;
 	}
 	return rc;

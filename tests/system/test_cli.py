@@ -105,6 +105,19 @@ def help_everywhere():
     phub("version")
 
 
+def nobody_reads():
+    """who reads standard output may have enough of it: nothing is said; a full disk is told"""
+    for words in (["models"], ["plan", "--model", "vgg-19", "--json"], ["scout", "run", "--help"]):
+        ours, theirs = os.pipe()
+        os.close(ours)
+        done = subprocess.run([PHUB, *words], stdout=theirs, stderr=subprocess.PIPE, text=True, timeout=rig.DEADLINE_S)
+        os.close(theirs)
+        check(done.returncode == 128 + signal.SIGPIPE and not done.stderr, f"{words}: {done.returncode}, {done.stderr}")
+        with open("/dev/full", "w", encoding="ascii") as full:
+            done = subprocess.run([PHUB, *words], stdout=full, stderr=subprocess.PIPE, text=True, timeout=rig.DEADLINE_S)
+        check(done.returncode == 1 and done.stderr == "phub: could not write to standard output: is the disk full?\n", f"{words}: {done.returncode}, {done.stderr}")
+
+
 def wrong_usage():
     """What is not understood ends with 2, one line, and the nearest word."""
     for words, answer in [
@@ -718,7 +731,7 @@ def manuals():
         check(f"Fl -{option}" in manual or option in ("listen", "version", "help"), f"phubd.8 lacks --{option}")
 
 
-CASES = [help_everywhere, wrong_usage, failures_say_what_to_do, not_a_box, box_that_does_not_start, exchange_contract,
+CASES = [help_everywhere, nobody_reads, wrong_usage, failures_say_what_to_do, not_a_box, box_that_does_not_start, exchange_contract,
          exchange_table, exchange_listen, exchange_stores, exchange_optimizers, exchange_planted, exchange_jobs, exchange_resnet,
          exchange_csv, exchange_in_namespaces, exchange_pinned, exchange_interrupted, exchange_worker_dies, exchange_box_dies,
          exchange_parent_dies, kernels_contract, seals_contract, aggregation_contract, jobs_of_a_box, doctor, good_callers, stalled,
