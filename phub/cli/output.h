@@ -19,7 +19,7 @@ void output_note(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* Prints one line and drops the reference. NULL (memory is short) is an error: returns false. */
 bool output_json(json_t *object);
 
-enum { OUTPUT_COLUMNS_MAX = 13 };
+enum { OUTPUT_COLUMNS_MAX = 15 };
 
 /* Rows of text that are printed when all widths are known. Zeroed but for `heads` and `align` is empty. */
 struct output_table {

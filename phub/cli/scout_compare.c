@@ -27,72 +27,132 @@ static void compare_bytes(struct output_table *table, double bytes)
 	output_cell(table, "%s", bytes >= 0 && bytes < 1e18 ? output_bytes((uint64_t)bytes, text) : "-");
 }
 
-static void compare_row(struct output_table *table, const struct scout_log *log, const struct scout_log_total *total,
-	bool within, bool front)
+/* What is printed: columns that no run has anything in are left out. */
+struct compare {
+	const struct scout_log *logs;
+	unsigned count;
+	struct scout_log_total totals[ARGS_WORDS_MAX];
+	bool within, spent;
+	struct output_table table;
+	char align[OUTPUT_COLUMNS_MAX + 1];
+};
+
+static void compare_head(struct compare *c)
 {
+	const struct {
+		const char *head;
+		char align;
+		bool shown;
+	} columns[OUTPUT_COLUMNS_MAX] = {{"run", 'l', true}, {"algorithm", 'l', true}, {"policy", 'l', true},
+		{"steps", 'r', true}, {"bytes", 'r', true}, {"travelled", 'r', true}, {"within", 'r', c->within},
+		{"wire", 'r', true}, {"fewer", 'r', true}, {"spent", 'r', c->spent}, {"theta", 'r', true},
+		{"accuracy %", 'r', true}, {"loss", 'r', true}, {"s", 'r', true}, {"front", 'l', true}};
+	unsigned shown = 0;
+
+	for (unsigned i = 0; i < OUTPUT_COLUMNS_MAX; i++) {
+		if (!columns[i].shown)
+			continue;
+		c->table.heads[shown] = columns[i].head;
+		c->align[shown++] = columns[i].align;
+	}
+	c->table.align = c->align;
+}
+
+static void compare_row(struct compare *c, unsigned i)
+{
+	const struct scout_log *log = &c->logs[i];
+	const struct scout_log_total *total = &c->totals[i];
+	struct output_table *table = &c->table;
+	char text[32];
+
 	output_cell(table, "%s", log->name);
 	output_cell(table, "%s", scout_log_text(log->run, "algorithm"));
 	output_cell(table, "%s", scout_log_text(log->run, "policy"));
 	output_cell(table, "%.0f%s", (double)total->t, log->end ? "" : "+");
 	compare_bytes(table, total->bytes);
 	compare_bytes(table, total->travel);
-	if (within)
+	if (c->within)
 		compare_bytes(table, total->within);
+	compare_bytes(table, total->wire);
 	compare_number(table, "%.1fx", scout_log_saving(total));
+	if (c->spent)
+		output_cell(table, "%s",
+			isnan(total->spent) ? "-" : scout_log_spent_text(scout_log_unit(log), total->spent, text));
 	compare_number(table, "%g", total->theta);
 	compare_number(table, "%.2f", 100 * total->accuracy);
 	compare_number(table, "%.4f", total->loss);
 	compare_number(table, "%.1f", total->seconds);
-	output_cell(table, "%s", front ? "*" : "");
+	output_cell(table, "%s", scout_log_on_front(c->totals, c->count, i) ? "*" : "");
 }
 
-static bool compare_json(const struct scout_log *log, const struct scout_log_total *total, bool front)
+/* In what the runs are not one beside the other. */
+static void compare_unlike(const struct compare *c)
 {
+	const struct scout_log *logs = c->logs;
+	bool steps = false, sites = false, model = false;
+
+	for (unsigned i = 1; i < c->count; i++) {
+		steps = steps || c->totals[i].t != c->totals[0].t;
+		sites = sites || scout_log_number(logs[i].run, "sites") != scout_log_number(logs[0].run, "sites");
+		model = model ||
+			scout_log_number(logs[i].run, "model_bytes") != scout_log_number(logs[0].run, "model_bytes");
+	}
+	if (steps || sites || model)
+		printf("Take care: these runs differ in%s%s%s, and bytes, accuracy and the front are of whole runs.\n",
+			steps ? " steps" : "", sites ? (steps ? ", sites" : " sites") : "",
+			model ? (steps || sites ? ", the model's size" : " the model's size") : "");
+}
+
+static void compare_legend(const struct compare *c)
+{
+	puts("\nbytes: that a site sent in exchanges, the mean of sites, as the papers count them; travelled: in\n"
+	     "models that were tried elsewhere; wire: payload of all kinds, as it travelled; fewer: how many times\n"
+	     "fewer than BSP, of the first two; front: no other run here was as good for as few; +: has not ended.");
+	if (c->within)
+		puts("within: that the sites within these sent, over links of their own, and no part of the rest.");
+	if (c->spent)
+		puts("spent: on exchanges, a site in windows, by what its links were said to cost.");
+	compare_unlike(c);
+}
+
+static bool compare_json(const struct compare *c, unsigned i)
+{
+	const struct scout_log *log = &c->logs[i];
+	const struct scout_log_total *total = &c->totals[i];
+
 	return output_json(json_pack(
-		"{s:s, s:s, s:s, s:s, s:I, s:b, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:b}", "scout",
-		"compare", "log", log->path, "algorithm", scout_log_text(log->run, "algorithm"), "policy",
+		"{s:s, s:s, s:s, s:s, s:I, s:b, s:o, s:o, s:o, s:o, s:o, s:o, s:s, s:o, s:o, s:o, s:o, s:o, s:b}",
+		"scout", "compare", "log", log->path, "algorithm", scout_log_text(log->run, "algorithm"), "policy",
 		scout_log_text(log->run, "policy"), "t", (json_int_t)total->t, "ended", log->end != NULL, "bytes",
 		scout_log_value(total->bytes), "bytes_travel", scout_log_value(total->travel), "bytes_bsp",
 		scout_log_value(total->bsp), "bytes_within", scout_log_value(total->within), "bytes_wire",
-		scout_log_value(total->wire), "saving", scout_log_value(scout_log_saving(total)), "theta",
+		scout_log_value(total->wire), "saving", scout_log_value(scout_log_saving(total)), "unit",
+		price_unit_name(scout_log_unit(log)), "spent", scout_log_value(total->spent), "theta",
 		scout_log_value(total->theta), "accuracy", scout_log_value(total->accuracy), "loss",
-		scout_log_value(total->loss), "seconds", scout_log_value(total->seconds), "front", front));
+		scout_log_value(total->loss), "seconds", scout_log_value(total->seconds), "front",
+		scout_log_on_front(c->totals, c->count, i)));
 }
 
 static int compare_print(const struct scout_log *logs, unsigned count, bool json)
 {
-	struct output_table plain = {.heads = {"run", "algorithm", "policy", "steps", "bytes", "travelled", "fewer",
-					     "theta", "accuracy %", "loss", "s", "front"},
-		.align = "lllrrrrrrrrl"};
-	struct output_table nested = {.heads = {"run", "algorithm", "policy", "steps", "bytes", "travelled", "within",
-					      "fewer", "theta", "accuracy %", "loss", "s", "front"},
-		.align = "lllrrrrrrrrrl"};
-	struct scout_log_total totals[ARGS_WORDS_MAX];
-	bool good = true, within = false;
-	struct output_table *table;
+	struct compare c = {.logs = logs, .count = count};
+	bool good = true;
 
 	for (unsigned i = 0; i < count; i++) {
-		totals[i] = scout_log_total(&logs[i]);
-		within = within || !isnan(totals[i].within);
+		c.totals[i] = scout_log_total(&logs[i]);
+		c.within = c.within || !isnan(c.totals[i].within);
+		c.spent = c.spent || !isnan(c.totals[i].spent);
 	}
-	table = within ? &nested : &plain;
+	compare_head(&c);
 	for (unsigned i = 0; i < count; i++) {
-		bool front = scout_log_on_front(totals, count, i);
-
 		if (json)
-			good = compare_json(&logs[i], &totals[i], front) && good;
+			good = compare_json(&c, i) && good;
 		else
-			compare_row(table, &logs[i], &totals[i], within, front);
+			compare_row(&c, i);
 	}
 	if (!json) {
-		output_table_print(table);
-		printf("\nbytes: that a site sent in exchanges, the mean of sites; travelled: in models that were "
-		       "tried "
-		       "elsewhere.\n%sfewer: how many times fewer than BSP, of both; front: no other run here was as "
-		       "good for as few; +: has not ended.\n",
-			within ? "within: that the sites within these sent, over links of their own, and no part of "
-				 "the rest.\n"
-			       : "");
+		output_table_print(&c.table);
+		compare_legend(&c);
 	}
 	return good ? CLI_DONE : CLI_FAILED;
 }

@@ -33,7 +33,9 @@ struct dry_window {
 	double loss;     /* AL */
 	double bytes;    /* in the window, mean of sites; NaN: not known */
 	double weighed;  /* of them, by a cost */
+	double spent;    /* of them, in the unit of costs; NaN: that is bytes, or it is not known */
 	bool shadow;     /* these are a shadow's */
+	bool about;      /* of Gaia, and not this window's own: an estimate */
 	const char *why; /* nothing follows of it; NULL: what it would have decided can be said */
 	unsigned believed;
 	struct plus_window heard; /* what scout+ goes by; exchanges 0: it is not known */
@@ -42,7 +44,8 @@ struct dry_window {
 };
 
 struct dry_sums {
-	double bytes;                    /* in exchanges, where they are known */
+	double bytes, spent;             /* in exchanges, where they are known */
+	bool about;                      /* some of them are estimates */
 	unsigned seen, earlier, unknown; /* windows */
 	unsigned blind;                  /* of which not even bytes are known */
 	unsigned idle;                   /* in which it has decided nothing */
@@ -133,6 +136,18 @@ static const char *dry_why(const struct scout_log *log, const struct scout *scou
 	return isnan(seen->bytes) ? "the log does not say what was sent" : NULL;
 }
 
+/* As the cost weighs it in a period, in so many steps; NaN: it is bytes. */
+static double dry_spent(const struct scout_config *c, const struct dry_window *seen, double steps)
+{
+	double spent = price_of(c->price.unit, &c->price.link, seen->weighed, seen->exchanges);
+
+	if (c->price.unit == PRICE_BYTES)
+		return NAN;
+	if (seen->within >= 0)
+		spent += price_of(c->price.unit, &c->price.within, seen->within, seen->meetings);
+	return spent / c->period * steps;
+}
+
 static struct dry_window dry_look(const struct scout_log *log, unsigned window, const struct scout *scout)
 {
 	const double theta = scout_theta(scout), steps = scout_log_steps(log, window), period = scout->config.period;
@@ -151,6 +166,8 @@ static struct dry_window dry_look(const struct scout_log *log, unsigned window, 
 			break;
 		}
 	}
+	seen.about = scout_log_algorithm(log) == SITE_GAIA && seen.source != DRY_SEEN && !isnan(seen.bytes);
+	seen.spent = dry_spent(&scout->config, &seen, steps);
 	seen.why = dry_why(log, scout, &seen);
 	return seen;
 }
@@ -192,18 +209,19 @@ static const char *const dry_sources[] = {"seen", "earlier", "unknown"};
 
 static bool dry_json(const json_t *w, double theta, const struct dry_window *seen, const struct scout_decision *d)
 {
-	return output_json(json_pack("{s:s, s:o, s:o, s:o, s:o, s:o, s:s, s:o, s:o, s:o, s:b, s:s?, s:s}", "scout",
-		"dry-run", "t", scout_log_value(scout_log_number(w, "t")), "ran",
+	return output_json(json_pack("{s:s, s:o, s:o, s:o, s:o, s:o, s:s, s:o, s:o, s:o, s:o, s:b, s:b, s:s?, s:s}",
+		"scout", "dry-run", "t", scout_log_value(scout_log_number(w, "t")), "ran",
 		scout_log_value(scout_log_number(w, "theta")), "ran_next", scout_log_value(scout_log_number(w, "next")),
 		"theta", scout_log_value(theta), "next", scout_log_value(d->theta), "known", dry_sources[seen->source],
 		"AL", scout_log_value(seen->loss), "r", scout_log_value(d->r), "bytes", scout_log_value(seen->bytes),
-		"shadow", seen->shadow, "action", seen->why ? NULL : scout_action_name(d->action), "reason",
-		d->reason));
+		"spent", scout_log_value(seen->spent), "shadow", seen->shadow, "about", seen->about, "action",
+		seen->why ? NULL : scout_action_name(d->action), "reason", d->reason));
 }
 
 static void dry_row(struct output_table *table, const json_t *w, double theta, const struct dry_window *seen,
-	const struct scout_decision *d, bool pulls)
+	const struct scout_decision *d, const struct scout_config *c)
 {
+	const bool pulls = c->policy == SCOUT_PLUS;
 	const double value = pulls ? d->r : 100 * seen->loss;
 	char text[32];
 
@@ -215,7 +233,10 @@ static void dry_row(struct output_table *table, const json_t *w, double theta, c
 		output_cell(table, "-");
 	else
 		output_cell(table, pulls ? "%.4f" : "%.1f", value);
-	output_cell(table, "%s%s", isnan(seen->bytes) ? "-" : output_bytes((uint64_t)seen->bytes, text),
+	output_cell(table, "%s%s%s", seen->about ? "about " : "",
+		isnan(seen->bytes)             ? "-"
+		: c->price.unit == PRICE_BYTES ? output_bytes((uint64_t)seen->bytes, text)
+					       : scout_log_spent_text(c->price.unit, seen->spent, text),
 		seen->shadow ? " (shadow)" : "");
 	output_cell(table, "%s", seen->why ? "-" : scout_action_name(d->action));
 	output_cell(table, "%g", d->theta);
@@ -244,8 +265,14 @@ static void dry_conclude(const struct scout_log *log, const struct scout *scout,
 		printf("What it would have sent is not known in %u windows: the run had no shadow of that theta.\n",
 			sums->blind);
 	else
-		printf("It would have sent %s a site in exchanges; the run sent %s.\n",
+		printf("It would have sent %s%s a site in exchanges; the run sent %s.\n", sums->about ? "about " : "",
 			output_bytes((uint64_t)sums->bytes, would), output_bytes((uint64_t)sent, did));
+	if (!sums->blind && scout->config.price.unit != PRICE_BYTES)
+		printf("That would have cost %s%s.\n", sums->about ? "about " : "",
+			scout_log_spent_text(scout->config.price.unit, sums->spent, would));
+	if (sums->about)
+		puts("about: what Gaia sends follows of the weights that its own threshold has led to, and the run had "
+		     "another.");
 	if (scout->config.policy == SCOUT_PLUS && sums->deaf)
 		printf("It has heard no exchange in %u windows, and decided nothing in these: it measures at theta "
 		       "%g.\n",
@@ -268,6 +295,8 @@ static void dry_count(struct dry_sums *sums, const struct dry_window *seen)
 	sums->deaf += seen->heard.exchanges == 0;
 	sums->tried += seen->heard.tried > 0;
 	sums->bytes += isnan(seen->bytes) ? 0 : seen->bytes;
+	sums->spent += isnan(seen->spent) ? 0 : seen->spent;
+	sums->about = sums->about || seen->about;
 }
 
 static void dry_decide(const struct scout_log *log, struct scout *scout, const struct dry_window *seen,
@@ -289,8 +318,9 @@ static void dry_decide(const struct scout_log *log, struct scout *scout, const s
 static int dry_go(const struct scout_log *log, struct scout *scout, bool json)
 {
 	const bool pulls = scout->config.policy == SCOUT_PLUS;
-	struct output_table table = {.heads = {"step", "ran", "would be", "known", pulls ? "r" : "AL points", "bytes",
-					     "action", "next", "reason"},
+	const bool bytes = scout->config.price.unit == PRICE_BYTES;
+	struct output_table table = {.heads = {"step", "ran", "would be", "known", pulls ? "r" : "AL points",
+					     bytes ? "bytes" : "spent", "action", "next", "reason"},
 		.align = "rrrlrrlrl"};
 	struct dry_sums sums = {0};
 	bool good = true;
@@ -305,7 +335,7 @@ static int dry_go(const struct scout_log *log, struct scout *scout, bool json)
 		if (json)
 			good = dry_json(scout_log_window(log, i), theta, &seen, &decision) && good;
 		else
-			dry_row(&table, scout_log_window(log, i), theta, &seen, &decision, pulls);
+			dry_row(&table, scout_log_window(log, i), theta, &seen, &decision, &scout->config);
 	}
 	if (!json) {
 		output_table_print(&table);

@@ -170,6 +170,21 @@ static void explain_sent(const struct explain *x, unsigned i)
 		explain_bytes(scout_log_number(w, "bytes_within"), sent), explain_bytes(total, all), text);
 }
 
+/* In the unit of costs, where that is not bytes: all of this window, which the lines above do not say. */
+static void explain_spent(const struct explain *x, unsigned i, const char *label)
+{
+	double total = 0, spent = scout_log_spent(&x->log, i);
+	char text[32], all[32];
+
+	if (isnan(spent))
+		return;
+	for (unsigned at = 0; at <= i; at++)
+		total += fmax(scout_log_spent(&x->log, at), 0);
+	printf("  %-7s %s a site in exchanges of this window, %s since the start\n", label,
+		scout_log_spent_text(x->config.price.unit, spent, text),
+		scout_log_spent_text(x->config.price.unit, total, all));
+}
+
 static void explain_cost(const struct explain *x, unsigned i)
 {
 	const json_t *w = scout_log_window(&x->log, i);
@@ -179,8 +194,10 @@ static void explain_cost(const struct explain *x, unsigned i)
 	double bytes = scout_log_weighed(w, "bytes") + (isnan(within) ? 0 : within);
 	double model = price_of(c->price.unit, &c->price.link, (double)c->model_bytes, 1);
 
-	if (x->config.policy == SCOUT_PLUS || explain_stands(x, w)) /* it weighs none */
+	if (x->config.policy == SCOUT_PLUS || explain_stands(x, w)) { /* it weighs none */
+		explain_spent(x, i, "cost");
 		return;
+	}
 	if (isnan(cost)) {
 		puts("  cost    unknown: too few reports could be believed");
 		return;
@@ -193,6 +210,7 @@ static void explain_cost(const struct explain *x, unsigned i)
 		printf(" = %g max(0, %.4f - %g) + %g of %.4g models' %s a step: %.4g of %.4g", c->lambda_loss, loss,
 			c->sigma, c->lambda_bytes, spent / model, price_unit_name(c->price.unit), spent, model);
 	puts("");
+	explain_spent(x, i, "");
 }
 
 /* The window before `i`, or `i` itself, in which a theta was last tried, and what it costs known; -1: none. */
@@ -264,16 +282,18 @@ static void explain_alignment(const struct explain *x, unsigned i)
 		name ? name : "a tensor without a name", scout_log_element(w, "r", least), 1 / sites);
 }
 
+/* Of Gaia they are estimates. */
 static void explain_shadow(const struct explain *x, unsigned i)
 {
 	const json_t *shadow = json_object_get(scout_log_window(&x->log, i), "shadow");
+	const char *about = scout_log_algorithm(&x->log) == SITE_GAIA ? "about " : "";
 	char text[32];
 
 	for (unsigned s = 0; s < json_array_size(shadow); s++) {
 		const json_t *one = json_array_get(shadow, s);
 
-		printf("%s theta %g: %s", s ? ";" : "  shadow  would have sent in this window, a site, at",
-			scout_log_number(one, "theta"), explain_bytes(scout_log_number(one, "bytes"), text));
+		printf("%s theta %g: %s%s", s ? ";" : "  shadow  would have sent in this window, a site, at",
+			scout_log_number(one, "theta"), about, explain_bytes(scout_log_number(one, "bytes"), text));
 	}
 	if (json_array_size(shadow) > 0)
 		puts("");
@@ -316,8 +336,10 @@ static void explain_cell(struct output_table *table, double value)
 static void explain_summary(const struct explain *x)
 {
 	const bool pulls = x->config.policy == SCOUT_PLUS;
-	struct output_table table = {.heads = {"step", "theta", "to", "action", pulls ? "r" : "AL points",
-					     pulls ? "pull" : "cost", "bytes", "reason"},
+	const enum price_unit unit = x->config.price.unit;
+	struct output_table table = {
+		.heads = {"step", "theta", "to", "action", pulls ? "r" : "AL points", pulls ? "pull" : "cost",
+			unit == PRICE_BYTES ? "bytes" : "spent", "reason"},
 		.align = "rrrlrrrl"};
 	struct scout_log_total total = scout_log_total(&x->log);
 	unsigned changes = 0, told = 0;
@@ -336,7 +358,9 @@ static void explain_summary(const struct explain *x)
 		output_cell(&table, "%s", scout_log_text(w, "action"));
 		explain_cell(&table, pulls ? scout_log_number(w, "r_all") : 100 * scout_log_number(w, "AL"));
 		explain_cell(&table, scout_log_number(w, pulls ? "pull" : "cost"));
-		output_cell(&table, "%s", explain_bytes(scout_log_number(w, "bytes"), text));
+		output_cell(&table, "%s",
+			unit == PRICE_BYTES ? explain_bytes(scout_log_number(w, "bytes"), text)
+					    : scout_log_spent_text(unit, scout_log_spent(&x->log, i), text));
 		output_cell(&table, "%s", scout_log_text(w, "reason"));
 	}
 	printf("%s: %s, policy %s, %.0f sites; %u windows, theta changed in %u", x->log.name,
@@ -353,6 +377,8 @@ static void explain_summary(const struct explain *x)
 	printf("%s at step %" PRIu64 ", theta %g", x->log.end ? "It ended" : "The log ends", total.t, total.theta);
 	if (!isnan(scout_log_saving(&total)))
 		printf(", with %.1f times fewer bytes than BSP", scout_log_saving(&total));
+	if (!isnan(total.spent))
+		printf(", %s spent on exchanges", scout_log_spent_text(unit, total.spent, text));
 	if (!isnan(total.accuracy))
 		printf(", %.2f %% right", 100 * total.accuracy);
 	puts(". --at STEP says more of one window.");

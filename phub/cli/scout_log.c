@@ -63,6 +63,23 @@ double scout_log_steps(const struct scout_log *log, unsigned window)
 	return scout_log_number(scout_log_window(log, window), "t") - before;
 }
 
+double scout_log_spent(const struct scout_log *log, unsigned window)
+{
+	return scout_log_number(scout_log_window(log, window), "spent") * scout_log_steps(log, window);
+}
+
+const char *scout_log_spent_text(enum price_unit unit, double spent, char text[32])
+{
+	static const char *const names[PRICE_UNIT_COUNT] = {
+		[PRICE_BYTES] = "B", [PRICE_SECONDS] = "s", [PRICE_MONEY] = "money"};
+
+	if (isnan(spent))
+		snprintf(text, 32, "unknown");
+	else
+		snprintf(text, 32, "%.4g %s", spent, names[unit]);
+	return text;
+}
+
 json_t *scout_log_value(double value)
 {
 	if (!isfinite(value))
@@ -252,16 +269,16 @@ bool scout_log_open(const char *path, struct scout_log *out)
 
 /* ---- sums ---- */
 
-/* NaN: no window has it. */
+/* NaN: no window has it. NULL: of what was spent. */
 static double log_sum(const struct scout_log *log, const char *field)
 {
 	double sum = NAN;
 
 	for (unsigned i = 0; i < log->count; i++) {
-		double bytes = scout_log_number(scout_log_window(log, i), field);
+		double one = field ? scout_log_number(scout_log_window(log, i), field) : scout_log_spent(log, i);
 
-		if (!isnan(bytes))
-			sum = bytes + (isnan(sum) ? 0 : sum);
+		if (!isnan(one))
+			sum = one + (isnan(sum) ? 0 : sum);
 	}
 	return sum;
 }
@@ -281,6 +298,7 @@ struct scout_log_total scout_log_total(const struct scout_log *log)
 	total.accuracy = scout_log_number(end, "accuracy");
 	total.loss = scout_log_number(end, "loss");
 	total.within = scout_log_number(end, "bytes_within");
+	total.spent = log_sum(log, NULL);
 	if (log->gone_on)
 		total.wire = total.seconds = NAN;
 	if (!end || log->gone_on) {
@@ -367,11 +385,17 @@ enum site_algorithm scout_log_algorithm(const struct scout_log *log)
 	return (enum site_algorithm)i;
 }
 
-static void log_price(const struct scout_log *log, struct price *out)
+enum price_unit scout_log_unit(const struct scout_log *log)
 {
 	for (unsigned i = 0; i < PRICE_UNIT_COUNT; i++)
 		if (strcmp(scout_log_text(log->run, "unit"), price_unit_name((enum price_unit)i)) == 0)
-			out->unit = (enum price_unit)i;
+			return (enum price_unit)i;
+	return PRICE_BYTES;
+}
+
+static void log_price(const struct scout_log *log, struct price *out)
+{
+	out->unit = scout_log_unit(log);
 	log_real(log, "rate", &out->link.rate);
 	log_real(log, "latency", &out->link.latency);
 	log_real(log, "price", &out->link.money);

@@ -49,6 +49,12 @@ unsigned scout_log_elements(const json_t *line, const char *field);
 /* Of a window's `field`, bytes or bytes_within, what the cost weighs: in one that outlasted the period a part. */
 double scout_log_weighed(const json_t *window, const char *field);
 
+/* What a site has spent on exchanges in a window, the mean, in the unit of the run's costs; NaN: that is bytes, or it
+ * is not known. */
+double scout_log_spent(const struct scout_log *log, unsigned window);
+/* "12.4 s", "0.0019 money", "unknown"; of any unit. */
+const char *scout_log_spent_text(enum price_unit unit, double spent, char text[32]);
+
 /* How many steps a window had. */
 double scout_log_steps(const struct scout_log *log, unsigned window);
 
@@ -62,7 +68,9 @@ struct scout_log_total {
 	double bytes, travel; /* mean of sites */
 	double bsp;           /* what BSP would have sent */
 	double within;        /* by the sites within: over other links; NaN: there are none */
-	double wire, theta, accuracy, loss, seconds;
+	double spent;         /* on exchanges, as scout_log_spent(), by the windows */
+	double wire;          /* payload of all kinds, as it travelled, likewise */
+	double theta, accuracy, loss, seconds;
 };
 
 struct scout_log_total scout_log_total(const struct scout_log *log);
@@ -72,6 +80,9 @@ double scout_log_saving(const struct scout_log_total *total);
 
 /* On the Pareto front of bytes and accuracy: no other one sent no more and was as good, and better in one. */
 bool scout_log_on_front(const struct scout_log_total *totals, unsigned count, unsigned which);
+
+/* What the run's costs are in. */
+enum price_unit scout_log_unit(const struct scout_log *log);
 
 /* SITE_ALGORITHM_COUNT: one that is not known here. */
 enum site_algorithm scout_log_algorithm(const struct scout_log *log);

@@ -68,7 +68,16 @@ def compare():
                   and o["accuracy"] >= line["accuracy"]]
         check(line["front"] == (not better), str(found))
     out, _ = phub("compare", hill(), bsp())
-    holds(out, "^run +algorithm +policy", r"\nhill +local +hill +160 ", r"\nbsp +bsp +fixed .* 1.0x ")
+    holds(out, "^run +algorithm +policy", r"\nhill +local +hill +160 ", r"\nbsp +bsp +fixed .* 1.0x ", " travelled +wire +fewer +theta")
+    check("Take care" not in out, out)
+    half = changed(hill(), "half", lambda own: own[:5])
+    holds(phub("compare", hill(), half)[0], r"\nTake care: these runs differ in steps, and bytes, accuracy")
+    other = changed(bsp(), "other", lambda own: [own[0].replace('"sites":3', '"sites":4').replace('"model_bytes":', '"model_bytes":1')] + own[1:])
+    holds(phub("compare", bsp(), other)[0], r"\nTake care: these runs differ in sites, the model's size, and")
+    sent = skewed("wire", "--algorithm", "local", "--theta", 5, steps=60)
+    wire = lines(sent.read_text())[-1]["bytes_wire"]
+    check(wire > lines(sent.read_text())[-1]["bytes"], "nothing but exchanges")
+    holds(phub("compare", sent)[0], rf"\nwire .* {wire / 1e3:.1f} KB +[\d.]+x ")
 
 
 def explain():
@@ -173,6 +182,47 @@ def better():
         holds(phub("dry-run", dgc, "--policy", policy, "--thetas", "0.1,0.01", status=2)[1], f"{policy} goes by what models lose at other sites, and those of dgc")
     phub("dry-run", dgc, "--policy", "fixed", "--thetas", "0.1,0.01")
     phub("dry-run", path, "--policy", "fixed")
+
+
+def skewed(name, *words, steps=300, sites=2):
+    """The log of a run of sites of libphub."""
+    path = FOLDER / f"{name}.jsonl"
+    phub("run", "--sites", sites, *words, "--period", 10, "--out", path, "--", "sh", "-c",
+         f'exec "$0" "$PHUB_URL" rank=$RANK world=$WORLD_SIZE steps={steps} >/dev/null', SKEWED)
+    return path
+
+
+def prices():
+    """what talking has cost, in the unit that was asked for, is shown of each policy, scout+ too"""
+    money = ["--unit", "money", "--price", "2000"]
+    path = skewed("money", "--algorithm", "local", "--policy", "scout+", "--thetas", "1,2,5,10", *money)
+    ended, found = lines(path.read_text())[-1], [line for line in lines(path.read_text()) if line["scout"] == "decision"]
+    check(ended["t"] == found[-1]["t"] == 300 and all(line["unit"] == "money" and line["cost"] is None for line in found), str(found[-1]))
+    spent = ended["bytes"] * 2e-6
+    line = lines(phub("compare", "--json", path)[0])[0]
+    check(line["unit"] == "money" and abs(line["spent"] / spent - 1) < 1e-5, f"{line}, wanted {spent}")
+    holds(phub("compare", path, hill())[0], r"fewer +spent +theta", rf"\nmoney .* {spent:.4g} money ", r"\nhill .*x +- ", r"\nspent: on exchanges")
+    out, _ = phub("explain", path)
+    holds(out, r"pull +spent +reason", rf", {spent:.4g} money spent on exchanges")
+    first, own = found[0]["bytes"] * 2e-6, sum(line["bytes"] for line in found[:5]) * 2e-6
+    holds(phub("explain", path, "--at", 45)[0], rf"\n  cost +{found[4]['bytes'] * 2e-6:.4g} money a site in exchanges of this window, {own:.4g} money since the start\n")
+    holds(phub("dry-run", path)[0], r"r +spent +action", rf"\n +10 .* {first:.4g} money +stays", f"That would have cost {spent:.4g} money")
+    seconds = sum(line["spent"] for line in lines(phub("dry-run", path, "--unit", "seconds", "--rate", "1000", "--latency", "1", "--json")[0]))
+    check(abs(seconds / sum(line["bytes"] / 1000 + 10 / line["theta"] for line in found) - 1) < 1e-4, f"{seconds} seconds")
+    check(all(line["spent"] is None for line in lines(phub("dry-run", hill(), "--json")[0])), "spent of a cost in bytes")
+    path = skewed("seconds", "--algorithm", "local", "--policy", "hill", "--thetas", "1,2,5", "--unit", "seconds", "--rate", "1e6", "--latency", "0.5")
+    holds(phub("explain", path, "--at", 10)[0], r"\n  cost +[\d.]+ = 50 max.*\n +5.052 s a site in exchanges of this window, 5.052 s since the start\n")
+
+
+def shadows_of_gaia():
+    """explain, dry-run: what Gaia would have sent at another threshold is about so much, and said to be; of local SGD it is exact"""
+    path = skewed("gaia", "--algorithm", "gaia", "--policy", "fixed", "--thetas", "0,0.1,0.3", "--theta", "0.1", "--shadow", "0.1,0.3", steps=60)
+    holds(phub("explain", path, "--at", 30)[0], r"at theta 0.1: about [\d.]+ KB; theta 0.3: about [\d.]+ KB\n")
+    out, _ = phub("dry-run", path, "--theta", "0.3")
+    holds(out, r" about [\d.]+ KB \(shadow\) ", r"It would have sent about [\d.]+ KB a site in exchanges; the run sent", "\nabout: what Gaia sends follows of")
+    check("about" not in phub("dry-run", path)[0], "an estimate of what was seen")
+    check([line["about"] for line in lines(phub("dry-run", path, "--theta", "0.3", "--json")[0])] == [True] * 6, "lines of JSON")
+    check("about" not in phub("dry-run", hill(), "--policy", "fixed", "--thetas", "20", "--theta", "20")[0] + phub("explain", hill(), "--at", 70)[0], "local SGD")
 
 
 def plot():
@@ -650,6 +700,6 @@ def run_trains():
 
 if __name__ == "__main__":
     os.environ["BUILD"] = str(rig.BUILD)
-    rig.run([compare, explain, explain_falls_back, nothing_to_explain, dry_run_of_itself, dry_run_of_others, better, plot, plot_that_cannot_be_written, names_in_pictures, cut_off, gone_on,
+    rig.run([compare, explain, explain_falls_back, nothing_to_explain, dry_run_of_itself, dry_run_of_others, better, prices, shadows_of_gaia, plot, plot_that_cannot_be_written, names_in_pictures, cut_off, gone_on,
              standard_input, broken, strange, wrong_words, run_sites, run_trains, run_long_lines, run_that_fails, run_fails_alike, run_on_a_terminal, run_interrupted, run_insists, run_measures, run_writes_nothing,
              run_keeps_the_log_before, run_on_a_full_disk, run_box_is_silent, run_stays, not_looked_at, run_wrong_words], None if STUDY.exists() else f"{STUDY} is not there (make test-programs)")
