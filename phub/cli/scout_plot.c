@@ -29,6 +29,8 @@ enum {
 	PLOT_ROW = 16,      /* of a heat map, and of a legend */
 	PLOT_ROWS_MAX = 40, /* of a heat map */
 	PLOT_COLUMNS_MAX = 2000,
+	PLOT_STRIPE = 7, /* pixels */
+	PLOT_STRIPES = 1 + (PLOT_WIDTH - PLOT_LEFT - PLOT_RIGHT) / PLOT_STRIPE,
 	PLOT_EXIT_NO_PROGRAM = 127,
 };
 
@@ -55,22 +57,29 @@ static double plot_score(const struct scout_log *log, unsigned window)
 	return scout_log_number(json_object_get(scout_log_window(log, window), "score"), "loss");
 }
 
+/* "score" is its loss. */
+static bool plot_log_has(const struct scout_log *log, const char *field)
+{
+	const bool score = strcmp(field, "score") == 0;
+
+	for (unsigned i = 0; i < log->count; i++)
+		if (!isnan(score ? plot_score(log, i) : plot_number(log, i, field)))
+			return true;
+	return false;
+}
+
 static bool plot_has(const struct plot *p, const char *field)
 {
-	for (unsigned l = 0; l < p->count; l++)
-		for (unsigned i = 0; i < p->logs[l].count; i++)
-			if (!isnan(plot_number(&p->logs[l], i, field)))
-				return true;
-	return false;
+	bool has = false;
+
+	for (unsigned l = 0; l < p->count && !has; l++)
+		has = plot_log_has(&p->logs[l], field);
+	return has;
 }
 
 static bool plot_has_loss(const struct plot *p)
 {
-	for (unsigned l = 0; l < p->count; l++)
-		for (unsigned i = 0; i < p->logs[l].count; i++)
-			if (!isnan(plot_score(&p->logs[l], i)))
-				return true;
-	return plot_has(p, "train_loss");
+	return plot_has(p, "score") || plot_has(p, "train_loss");
 }
 
 /* How many tensors there is an r of; 0: of none. */
@@ -157,15 +166,25 @@ static void plot_name(const struct chart *c, unsigned row, const char *colour, c
 	svg_label(c->file, x + 28, y + 3.5, "small", "start", false, text);
 }
 
-/* Names of the logs, as many as there is room for. */
-static unsigned plot_legend(const struct plot *p, const struct chart *c, unsigned reserved)
+/* Names of the logs that have one of two fields, as many as there is room for. */
+static unsigned plot_legend(
+	const struct plot *p, const struct chart *c, unsigned reserved, const char *field, const char *other)
 {
 	unsigned most = (unsigned)(c->height / PLOT_ROW) - reserved, row = 0;
 
 	for (unsigned l = 0; l < p->count && row < most; l++)
-		if (p->logs[l].count > 0)
+		if (plot_log_has(&p->logs[l], field) || plot_log_has(&p->logs[l], other))
 			plot_name(c, row++, chart_colour(l), NULL, p->logs[l].name);
 	return row;
+}
+
+/* From one value to the next; where there is none before, a dot. */
+static void plot_step(
+	const struct chart *c, double from, double last, double t, double now, const char *colour, const char *dash)
+{
+	chart_segment(c, from, last, t, now, colour, dash);
+	if (isnan(last) && !isnan(now))
+		svg_dot(c->file, chart_at_x(c, t), chart_at_y(c, now), 2, colour);
 }
 
 static double plot_place(const struct plot *p, double theta)
@@ -176,8 +195,66 @@ static double plot_place(const struct plot *p, double theta)
 	return NAN;
 }
 
+/* Where runs are, in the middle of each stripe of the chart; NaN: a run has ended. */
+struct plot_stripes {
+	double at[ARGS_WORDS_MAX][PLOT_STRIPES];
+};
+
+static void plot_find_stripes(const struct plot *p, const struct chart *c, struct plot_stripes *stripes)
+{
+	for (unsigned l = 0; l < p->count; l++) {
+		const struct scout_log *log = &p->logs[l];
+		unsigned window = 0;
+
+		for (unsigned s = 0; s < PLOT_STRIPES; s++) {
+			double t = c->x_low + (c->x_high - c->x_low) * (s + 0.5) * PLOT_STRIPE / c->width;
+
+			while (window < log->count && plot_number(log, window, "t") < t)
+				window++;
+			stripes->at[l][s] =
+				window < log->count ? plot_place(p, plot_number(log, window, "theta")) : NAN;
+		}
+	}
+}
+
+/* Runs at one theta have stripes by turns: each is where it is, and none hides another. */
+static bool plot_turn(
+	const struct plot *p, const struct plot_stripes *stripes, unsigned log, unsigned stripe, double at)
+{
+	unsigned all = 0, before = 0;
+
+	for (unsigned l = 0; l < p->count; l++) {
+		all += stripes->at[l][stripe] == at;
+		before += l < log && stripes->at[l][stripe] == at;
+	}
+	return stripes->at[log][stripe] != at || stripe % all == before;
+}
+
+static void plot_theta_stays(const struct plot *p, const struct chart *c, const struct plot_stripes *stripes,
+	unsigned log, double from, double to, double at)
+{
+	const double x = chart_at_x(c, from), end = chart_at_x(c, to), y = chart_at_y(c, at);
+	unsigned first = (unsigned)fmax(0, (x - c->x) / PLOT_STRIPE);
+	double begin = NAN;
+
+	for (unsigned s = first; s < PLOT_STRIPES && c->x + s * PLOT_STRIPE < end; s++) {
+		const double edge = fmax(x, c->x + s * PLOT_STRIPE);
+		const bool turn = plot_turn(p, stripes, log, s, at);
+
+		if (turn && isnan(begin))
+			begin = edge;
+		if (!turn && !isnan(begin)) {
+			svg_line(c->file, begin, y, edge, y, chart_colour(log), 1.6, NULL);
+			begin = NAN;
+		}
+	}
+	if (!isnan(begin))
+		svg_line(c->file, begin, y, end, y, chart_colour(log), 1.6, NULL);
+}
+
 static void plot_theta(struct plot *p)
 {
+	struct plot_stripes stripes;
 	struct chart c = plot_begin(p, PLOT_PANEL);
 	unsigned every = 1 + p->theta_count / 14;
 
@@ -195,21 +272,23 @@ static void plot_theta(struct plot *p)
 		snprintf(text, sizeof(text), "%g", p->thetas[i]);
 		chart_tick_y(&c, i, text);
 	}
+	plot_find_stripes(p, &c, &stripes);
 	for (unsigned l = 0; l < p->count; l++) {
-		double from = 0, shift = p->count > 1 ? 0.08 * (l - (p->count - 1) / 2.0) : 0, last = NAN;
+		double from = 0, last = NAN;
 
 		for (unsigned i = 0; i < p->logs[l].count; i++) {
 			double t = plot_number(&p->logs[l], i, "t");
-			double at =
-				plot_place(p, plot_number(&p->logs[l], i, "theta")) + fmin(fmax(shift, -0.35), 0.35);
+			double at = plot_place(p, plot_number(&p->logs[l], i, "theta"));
 
-			chart_segment(&c, from, last, from, at, chart_colour(l), NULL);
-			chart_segment(&c, from, at, t, at, chart_colour(l), NULL);
+			if (last != at)
+				chart_segment(&c, from, last, from, at, chart_colour(l), NULL);
+			if (!isnan(at))
+				plot_theta_stays(p, &c, &stripes, l, from, t, at);
 			from = t;
 			last = at;
 		}
 	}
-	plot_legend(p, &c, 0);
+	plot_legend(p, &c, 0, "theta", "theta");
 }
 
 /* In points; that of scout+ is not of accuracy. */
@@ -218,15 +297,22 @@ static double plot_interval(const json_t *w, unsigned end)
 	return isnan(scout_log_number(w, "gain")) ? 100 * scout_log_element(w, "interval", end) : NAN;
 }
 
+/* Of a run that looks at it; NaN: it has no AL, or does not say. */
+static double plot_sigma(const struct scout_log *log)
+{
+	return plot_log_has(log, "AL") ? 100 * scout_log_number(log->run, "sigma") : NAN;
+}
+
 static void plot_loss_of_accuracy(struct plot *p)
 {
 	struct chart c = plot_begin(p, PLOT_PANEL);
-	double sigma = scout_log_number(p->logs[0].run, "sigma");
+	bool borne = false;
 	unsigned row;
 
 	chart_widen(&c, 0, 0);
-	chart_widen(&c, NAN, 100 * sigma);
 	for (unsigned l = 0; l < p->count; l++) {
+		chart_widen(&c, NAN, plot_sigma(&p->logs[l]));
+		borne = borne || !isnan(plot_sigma(&p->logs[l]));
 		for (unsigned i = 0; i < p->logs[l].count; i++) {
 			const json_t *w = scout_log_window(&p->logs[l], i);
 
@@ -237,9 +323,10 @@ static void plot_loss_of_accuracy(struct plot *p)
 	}
 	chart_settle(&c);
 	chart_frame(&c, "Accuracy lost on other sites' data (AL)", "step", "points of accuracy", true);
-	chart_segment(&c, c.x_low, 100 * sigma, c.x_high, 100 * sigma, "#888888", "5 4");
 	for (unsigned l = 0; l < p->count; l++) {
-		double from = NAN, last = NAN;
+		double from = NAN, last = NAN, sigma = plot_sigma(&p->logs[l]);
+
+		chart_segment(&c, c.x_low, sigma, c.x_high, sigma, "#888888", "5 4");
 
 		for (unsigned i = 0; i < p->logs[l].count; i++) {
 			const json_t *w = scout_log_window(&p->logs[l], i);
@@ -253,8 +340,8 @@ static void plot_loss_of_accuracy(struct plot *p)
 			last = loss;
 		}
 	}
-	row = plot_legend(p, &c, 1);
-	if (!isnan(sigma))
+	row = plot_legend(p, &c, 1, "AL", "AL");
+	if (borne)
 		plot_name(&c, row, "#888888", "5 4", "sigma: what is borne");
 }
 
@@ -279,16 +366,18 @@ static void plot_losses(struct plot *p)
 			double t = plot_number(&p->logs[l], i, "t"), now = plot_number(&p->logs[l], i, "train_loss"),
 			       score = plot_score(&p->logs[l], i);
 
-			chart_segment(&c, from, trained, t, now, chart_colour(l), NULL);
-			chart_segment(&c, from, scored, t, score, chart_colour(l), "5 4");
+			plot_step(&c, from, trained, t, now, chart_colour(l), NULL);
+			plot_step(&c, from, scored, t, score, chart_colour(l), "5 4");
 			from = t;
 			trained = now;
 			scored = score;
 		}
 	}
-	row = plot_legend(p, &c, 3) + 1;
-	plot_name(&c, row, "#666666", NULL, "in training, at the sites");
-	plot_name(&c, row + 1, "#666666", "5 4", "averaged model, held out");
+	row = plot_legend(p, &c, 3, "train_loss", "score") + 1;
+	if (plot_has(p, "train_loss"))
+		plot_name(&c, row++, "#666666", NULL, "in training, at the sites");
+	if (plot_has(p, "score"))
+		plot_name(&c, row, "#666666", "5 4", "averaged model, held out");
 }
 
 /* Sums over windows; where sites have others within. */
@@ -335,7 +424,7 @@ static void plot_links(struct plot *p)
 		plot_spent_line(&c, p, l, false);
 		plot_spent_line(&c, p, l, true);
 	}
-	row = plot_legend(p, &c, 3) + 1;
+	row = plot_legend(p, &c, 3, "bytes", "bytes_within") + 1;
 	plot_name(&c, row, "#666666", NULL, "between these sites");
 	plot_name(&c, row + 1, "#666666", "5 4", "within them");
 }
@@ -408,10 +497,11 @@ static double plot_sent(const struct scout_log_total *total)
 	return total->bytes + (isnan(total->travel) ? 0 : total->travel);
 }
 
-/* From left to right along the front: as good as the best that sent no more. */
-static void plot_front_line(const struct plot *p, const struct chart *c, const struct scout_log_total *totals)
+/* From left to right along the front: as good as the best that sent no more. False: it is a point. */
+static bool plot_front_line(const struct plot *p, const struct chart *c, const struct scout_log_total *totals)
 {
 	double x = NAN, y = NAN;
+	bool drawn = false;
 
 	for (;;) {
 		int next = -1;
@@ -421,7 +511,8 @@ static void plot_front_line(const struct plot *p, const struct chart *c, const s
 				(next < 0 || plot_sent(&totals[l]) < plot_sent(&totals[next])))
 				next = (int)l;
 		if (next < 0)
-			return;
+			return drawn;
+		drawn = !isnan(x);
 		chart_segment(c, x, y, plot_sent(&totals[next]), y, "#888888", "5 4");
 		chart_segment(c, plot_sent(&totals[next]), y, plot_sent(&totals[next]), 100 * totals[next].accuracy,
 			"#888888", "5 4");
@@ -450,6 +541,7 @@ static void plot_front(struct plot *p)
 	struct scout_log_total totals[ARGS_WORDS_MAX];
 	struct chart c = plot_begin(p, fmax(PLOT_PANEL, (p->count + 2) * PLOT_ROW));
 	unsigned row = 0;
+	bool line;
 
 	c.x_log = true;
 	c.x_unit = CHART_BYTES;
@@ -461,7 +553,7 @@ static void plot_front(struct plot *p)
 	chart_settle(&c);
 	chart_frame(&c, "Bytes against accuracy", "sent by a site in the run, models that travelled included",
 		"accuracy, %", true);
-	plot_front_line(p, &c, totals);
+	line = plot_front_line(p, &c, totals);
 	for (unsigned l = 0; l < p->count; l++) {
 		double x, y;
 
@@ -475,7 +567,8 @@ static void plot_front(struct plot *p)
 			p->logs[l].name);
 		row++;
 	}
-	plot_name(&c, row, "#888888", "5 4", "Pareto front of these");
+	if (line)
+		plot_name(&c, row, "#888888", "5 4", "Pareto front of these");
 }
 
 /* ---- the picture ---- */

@@ -246,6 +246,52 @@ def plot():
     holds(phub("plot", hill(), "--out", "/nowhere/x.svg", status=1)[1], "cannot write /nowhere/x.svg")
 
 
+def panel(path, title):
+    """Of a picture's panel: its texts, and its lines as (colour, x1, y1, x2, y2)."""
+    root = list(xml.etree.ElementTree.parse(FOLDER / path).getroot())
+    heads = [float(e.get("y")) for e in root if e.get("class") == "title"] + [1e9]
+    top = next(float(e.get("y")) for e in root if e.get("class") == "title" and e.text.startswith(title))
+    inside = [e for e in root if top <= float(e.get("y") or e.get("y1") or e.get("cy") or -1) < heads[heads.index(top) + 1]]
+    return [e.text for e in inside if e.text and e.text.strip()], [
+        (e.get("stroke"), *(float(e.get(k)) for k in ("x1", "y1", "x2", "y2"))) for e in inside if e.tag.endswith("line")]
+
+
+def legends():
+    """plot: a legend names what is drawn, and nothing else"""
+    plus = skewed("plus-sites", "--algorithm", "local", "--policy", "scout+", "--thetas", "1,2,5")
+    climb = skewed("climb", "--algorithm", "local", "--policy", "hill", "--thetas", "1,2,5")
+    phub("plot", plus, climb, "--out", "legend.svg")
+    check({"plus-sites", "climb"} <= set(panel("legend.svg", "Theta")[0]), "Theta")
+    lost = panel("legend.svg", "Accuracy lost")[0]
+    check("climb" in lost and "plus-sites" not in lost and "sigma: what is borne" in lost, str(lost))
+    losses = panel("legend.svg", "Loss")[0]
+    check("in training, at the sites" in losses and "averaged model, held out" not in losses, str(losses))
+    scores = changed(climb, "scores", lambda own: [own[0]] + [json.dumps({**json.loads(line), "train_loss": None, "score": {"accuracy": 0.5, "loss": 1.5}}) + "\n" for line in own[1:2]])
+    phub("plot", scores, "--out", "legend.svg")
+    losses = panel("legend.svg", "Loss")[0]
+    check("in training, at the sites" not in losses and "averaged model, held out" in losses, str(losses))
+    check((FOLDER / "legend.svg").read_text().count('<circle') == 2, "a score of one window, and an AL, are dots")
+    worse = changed(hill(), "worse", lambda own: own[:-1] + [json.dumps({**json.loads(own[-1]), "bytes": 1e9, "accuracy": 0.1}) + "\n"])
+    phub("plot", hill(), worse, "--out", "legend.svg")
+    check("Pareto front of these" not in panel("legend.svg", "Bytes against")[0], "a front of one point")
+
+
+def thetas_that_overlap():
+    """plot: runs at one theta are all to be seen, and where it is"""
+    twin = changed(hill(), "twin", lambda own: own)
+    phub("plot", hill(), twin, "--out", "overlap.svg")
+    _, drawn = panel("overlap.svg", "Theta")
+    ticks = {y1 for stroke, _, y1, _, y2 in drawn if stroke == "#e4e4e4" and y1 == y2}
+    seen = {colour: [(x1, x2, y1) for stroke, x1, y1, x2, y2 in drawn if stroke == colour and y1 == y2 and x2 <= 610] for colour in ("#0072b2", "#d55e00")}
+    check({y for pieces in seen.values() for _, _, y in pieces} <= ticks and len(ticks) == 5, f"{ticks}: {seen}")
+    pieces = sorted(x for one in seen.values() for x in one)
+    check(pieces[0][0] == 110 and all(b <= a + 0.2 for a, b in zip([p[1] for p in pieces], [*[p[0] for p in pieces[1:]], 610])), f"gaps: {pieces}")
+    for colour, one in seen.items():
+        check(200 < sum(x2 - x1 for x1, x2, _ in one) < 300, f"{colour}: {one}")
+    phub("plot", hill(), "--out", "overlap.svg")
+    check(len([line for line in panel("overlap.svg", "Theta")[1] if line[0] == "#0072b2" and line[2] == line[4]]) == 8 + 1, "a line in pieces")
+
+
 def plot_that_cannot_be_written():
     """plot: a picture that has no room leaves the one before as it was, and nothing beside it; a link goes on to lead where it does"""
     short = ["sh", "-c", 'trap "" XFSZ; ulimit -f 8; exec "$@"', "sh"]  # as a full disk: 8 blocks
@@ -700,6 +746,6 @@ def run_trains():
 
 if __name__ == "__main__":
     os.environ["BUILD"] = str(rig.BUILD)
-    rig.run([compare, explain, explain_falls_back, nothing_to_explain, dry_run_of_itself, dry_run_of_others, better, prices, shadows_of_gaia, plot, plot_that_cannot_be_written, names_in_pictures, cut_off, gone_on,
+    rig.run([compare, explain, explain_falls_back, nothing_to_explain, dry_run_of_itself, dry_run_of_others, better, prices, shadows_of_gaia, plot, legends, thetas_that_overlap, plot_that_cannot_be_written, names_in_pictures, cut_off, gone_on,
              standard_input, broken, strange, wrong_words, run_sites, run_trains, run_long_lines, run_that_fails, run_fails_alike, run_on_a_terminal, run_interrupted, run_insists, run_measures, run_writes_nothing,
              run_keeps_the_log_before, run_on_a_full_disk, run_box_is_silent, run_stays, not_looked_at, run_wrong_words], None if STUDY.exists() else f"{STUDY} is not there (make test-programs)")
