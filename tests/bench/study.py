@@ -9,7 +9,8 @@ Usage: study.py             the quick grid: one seed, three where a line hangs o
        --lines R1,R6        only these lines, and the cells that they need
        --seeds A-B          these instead
        --sites 5,2,10       for these K, in this order (--full; else 5)
-       --on valid           on the validation images and seeds 100 (--full: 100 to 102), where parameters are fixed
+       --on valid           on the validation images and seeds 100 (--full: 100 to 102), where parameters are fixed:
+                            --lines choice says those of rivals
        --cached             run nothing: judge by what has run, where a study was interrupted; a line that lacks cells says so
        --jobs N             runs of one process at a time (as many as there are CPUs)
        --program FILE       instead of BUILD/tests/bench/skew_study
@@ -26,7 +27,7 @@ them, models that travel to be probed and what a rule asks for included; R1 and 
 coded, with models that travel. The oracle is the theta of a grid with the fewest bytes among those that lose at most 1.0 points; BSP
 is in each grid. Numbers are medians of seeds, with the least and the most.
 
-What each line asks for, and how drift is judged: study_lines.py.
+What each line asks for, and how rivals and drift are judged: study_lines.py.
 
 Exit status: 0; 1: a line FAILs; 2: a run went wrong; 130: interrupted.
 """
@@ -41,7 +42,7 @@ import subprocess
 import sys
 
 from study_cells import BETTER, GRIDS, SKEWS, STEPS, USUAL, Grid, Results, Spread
-from study_lines import LINES, corner_cells, judge
+from study_lines import CHOICE, LINES, corner_cells, judge
 from study_runs import Failure, Runner, say
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -103,8 +104,8 @@ def others(grid):
 
 def plan(grids, names, options):
     """[(cell, seed)], each once: of each grid what lines ask for, a seed after the other, then the rest."""
-    stages = [(grid, [cell for name in names for cell in LINES[name][0](grid)]) for grid in grids]
-    stages += [(grid, others(grid)) for grid in grids if grid.full and len(names) == len(LINES)]
+    stages = [(grid, [cell for name in names for cell in {**LINES, **CHOICE}[name][0](grid)]) for grid in grids]
+    stages += [(grid, others(grid)) for grid in grids if grid.full and set(names) >= set(LINES)]
     wanted = []
     for grid, cells in stages:
         corners = set(corner_cells(grid))
@@ -203,7 +204,7 @@ def arguments(words):
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n", 1)[0])
     parser.add_argument("--full", action="store_true", help="days")
     parser.add_argument("--torch", action="store_true", help="the main cells by PyTorch processes at a box, too")
-    parser.add_argument("--lines", help=f"of {', '.join(LINES)}")
+    parser.add_argument("--lines", help=f"of {', '.join(LINES)}; --on valid {', '.join(CHOICE)}, too")
     parser.add_argument("--seeds", type=numbers, metavar="A[-B]")
     parser.add_argument("--sites", type=counts, metavar="K,...")
     parser.add_argument("--cached", action="store_true", help="judge by what has run")
@@ -218,11 +219,13 @@ def arguments(words):
         parser.error("--torch has cells of its own: neither --full nor --plot")
     if options.torch and (options.sites or options.cached):
         parser.error("--torch has 5 sites, and runs what was not run: neither --sites nor --cached")
-    known = TORCH_LINES if options.torch else tuple(LINES)
-    options.lines, options.folder = options.lines.split(",") if options.lines else known, build / "study"
+    known = TORCH_LINES if options.torch else (*LINES, *CHOICE)
+    options.lines, options.folder = options.lines.split(",") if options.lines else TORCH_LINES if options.torch else tuple(LINES), build / "study"
     for name in options.lines:
         if name not in known:
             parser.error(f"no line {name}: there are {', '.join(known)}")
+        if name in CHOICE and options.on != "valid":
+            parser.error(f"{name} fixes parameters, which is never done on test images: --on valid")
     return options
 
 

@@ -12,15 +12,18 @@ NEVER = float("inf")
 BETTER = "scout+"
 PERIODS = {"hill": 100, BETTER: 50}  # steps of a window
 WITHIN = 1.0  # points that the oracle may lose
-EQUAL = 0.25  # points within which accuracies are alike
+EQUAL = 0.25  # points within which accuracies are alike where a theta is chosen for that
 SKEWS = (0, 20, 40, 60, 80, 100)
 GRIDS = {"local": (1, 2, 5, 10, 20, 50, 100), "gaia": (0, 0.02, 0.05, 0.1, 0.2, 0.3)}  # of controllers, the tightest first
 # Of the oracle, and of what R5 is read from; BSP is in it, too.
 FIXED_GRIDS = {"local": (2, 5, 10, 20, 50, 100), "gaia": (0.02, 0.05, 0.1, 0.2, 0.3, 0.4)}
 QUICK_GRIDS = {"local": (2, 5, 10, 20, 50), "gaia": (0.02, 0.05, 0.1, 0.2, 0.4)}
 USUAL = {"local": 20, "gaia": 0.1, "dgc": 0.001}
-# Of rivals; the ranges, and AdaComm's steps between looks, were found on seed 100, --on valid, at 60 % skew.
-RIVALS = {"fda": (0.3, 1, 3, 10), "qsr": (0.11, 0.16, 0.24), "adacomm": (20, 50, 100)}
+# Of rivals, the tightest first; AdaComm's steps between looks were found on seed 100, --on valid, at 60 % skew.
+RIVALS = {"fda": (0.3, 0.5, 0.7, 1, 3, 10), "qsr": (0.07, 0.08, 0.11, 0.16, 0.24), "adacomm": (5, 10, 20, 50, 100)}
+QUICK_RIVALS = {"fda": (0.5, 1, 3), "qsr": (0.07, 0.11, 0.16, 0.24), "adacomm": (5, 20, 100)}
+# For all skews, as `study.py --full --sites 5 --on valid --lines choice` chooses: see choose().
+CHOSEN = {"fda": 0.5, "qsr": 0.07, "adacomm": 5}
 EVERY = 300
 TRACE = (0.30, 0.15, 0.10, 0.05, 0.05, 0.10, 0.10, 0.05, 0.05, 0.05, 0.05, 0.10, 0.10, 0.15, 0.15, 0.20, 0.25, 0.30)
 DRIFT = ((0, 0), (500, 100), (1000, 20))  # from a step on, percent
@@ -99,6 +102,9 @@ class Results:
     def bytes(self, cell):
         return Spread([run.bytes for run in self.all(cell)])
 
+    def late_bytes(self, cell):
+        return Spread([run.late for run in self.all(cell)])
+
     def points(self, cell):
         return Spread([run.points for run in self.all(cell)])
 
@@ -141,5 +147,9 @@ class Grid:
         first = GRIDS[algorithm][0] if policy == BETTER else USUAL[algorithm]
         return self.cell(algorithm, first, skew, policy=policy, **more)
 
+    def rival(self, rival, theta, skew):
+        return self.cell("local", theta, skew, rival=rival)
+
     def rivals(self, rival, skew):
-        return [self.cell("local", theta, skew, rival=rival) for theta in RIVALS[rival]]
+        """With each theta of its grid, the tightest first."""
+        return [self.rival(rival, theta, skew) for theta in (RIVALS if self.full else QUICK_RIVALS)[rival]]

@@ -52,7 +52,7 @@ def points(cell):
     if cell.policy:
         return 87.5
     if cell.rival:
-        return 88 - cell.skew / 100
+        return 87.5 - cell.skew / 100
     if cell.algorithm == "dgc":
         return 88 - cell.skew / 10
     return 88 - cell.skew / 100 * (1.5 * math.log2(cell.theta) if cell.algorithm == "local" else 60 * cell.theta)
@@ -121,11 +121,65 @@ def each_line_can_fail():
         "R6": lambda cell, seed: hill(cell) and cell.skew == 20 and {"bytes_wire": BSP_BYTES / 19},
         "B1": lambda cell, seed: better(cell) and cell.skew == 40 and {"accuracy": 0.8699},
         "B2": lambda cell, seed: better(cell) and cell.skew == 100 and {"bytes": BSP_BYTES},
-        "B3": lambda cell, seed: better(cell) and cell.skew in (0, 20, 40) and {"bytes": BSP_BYTES / 25},
+        "B3": lambda cell, seed: better(cell) and cell.skew in (0, 20, 40) and {"bytes": BSP_BYTES / 20},
     }
     for name, plant in plants.items():
         found = marks(world(lambda cell, seed, plant=plant: plant(cell, seed) or {}))
         check(found[name] is False, f"{name} passes with {found}")
+
+
+def rival_is_met():
+    """By bytes within a point of the best, BSP or another; who is not is beaten by who is."""
+    grid = study_cells.Grid()
+    own, theirs = grid.scouted(study_cells.BETTER, "local", 20), grid.rival("fda", 1, 20)
+    for lost, other, times, found in (
+            (0.5, 0.5, 1.01, "wins"), (0.5, 0.5, 0.99, "loses"), (0.5, 0.5, 1, "neither"), (1, 0, 1.01, "wins"), (0, 1, 0.99, "loses"),
+            (1.01, 0, 1.01, "loses"), (0, 1.01, 0.99, "wins"), (1.01, 1.01, 2, "neither"), (0.7, -0.3, 1.01, "wins"), (0.7, -0.31, 1.01, "loses"),
+            (-0.31, 0.7, 0.99, "wins")):
+        sends = {own: (lost, 1), theirs: (other, times)}
+        results = world(lambda cell, seed, sends=sends: {"accuracy": (88 - sends[cell][0]) / 100, "bytes": sends[cell][1] * BSP_BYTES / 100}
+                        if cell in sends else {})
+        check(study_lines.meets(results, own, theirs) == found, f"{lost} and {other} points lost, {times} times the bytes: not {found}")
+
+
+def rivals_by_other_rules():
+    """What is printed beside the one theta for all skews decides nothing: accuracies that are closer, another theta, hindsight, late bytes."""
+    grid, cheap = study_cells.Grid(), study_cells.Grid().rivals("qsr", 0)[-1].theta
+
+    def qsr(change):
+        line = study_lines.judge("B3", grid, world(change))
+        first = next(i for i, text in enumerate(line.more) if text.startswith(f"qsr {study_cells.CHOSEN['qsr']:g}: "))
+        check(line.ok, str(line))
+        return line.more[first:first + 4]
+
+    found = qsr(lambda cell, seed: {"bytes": BSP_BYTES / 200, "bytes_early": -BSP_BYTES} if cell.rival == "qsr" and cell.theta == cheap else {})
+    check("6 of 6: 0 % wins, 4.00 times the bytes, 0.50 points lost to 0.50; " in found[0], f"{found}")
+    check("by the rival: 6 of 6; with another theta for all skews: " in found[1], f"{found}")
+    check(f"0.16: 6 of 6, {cheap:g}: 3 of 6" in found[1], f"{found}")  # where more than a point is lost
+    check(found[2].startswith(f"  the best theta at each skew, with hindsight: 4 of 6: 0 % loses, {cheap:g}: 0.50 times the bytes; 20 % loses, "), f"{found}")
+    check("; 40 % wins, none as accurate; " in found[2], f"{found}")
+    check(found[3].startswith("  the best theta at each skew, with hindsight, bytes from 20 % on: 6 of 6: 0 % wins, "), f"{found}")
+    found = qsr(lambda cell, seed: {"accuracy": 0.8776 if cell.skew < 60 else 0.8775} if cell.rival == "qsr" and cell.skew < 80 else {})
+    check("6 of 6: 0 % wins" in found[0] and "than by the rival: 3 of 6" in found[1], f"{found}")
+
+
+def rivals_are_chosen():
+    """The loosest that loses little at every skew; if none does, the one that loses least at its worst."""
+    grid, thetas = study_cells.Grid(True), study_cells.RIVALS["fda"]
+
+    def chosen(lost):
+        plan = study.plan([grid], ["choice"], study.arguments(["--full", "--on", "valid", "--seeds", "100"]))
+        runs = {cell: {seed: study_runs.Run(told(cell, bytes=BSP_BYTES / (1 + 10 * cell.theta), accuracy=0.88 - lost(cell) / 100) if cell.rival else told(cell))}
+                for cell, seed in plan}
+        return study_lines.choose(grid, study_cells.Results(runs), "fda"), study_lines.judge("choice", grid, study_cells.Results(runs))
+
+    (theta, found), line = chosen(lambda cell: cell.theta * cell.skew / 100)
+    check(theta == 1 and [each for each, _, _ in found] == list(thetas), f"{theta}, {found}")
+    check(line.ok is None and "fda 1" in str(line) and "1 loses 1.00 points at worst, 11.0x" in str(line), str(line))
+    (theta, _), _ = chosen(lambda cell: 1.5 + cell.theta * cell.skew / 100)
+    check(theta == thetas[0], f"{theta}")
+    (theta, _), line = chosen(lambda cell: 0 if cell.theta == 10 else 2)
+    check(theta == 10 and f"fda 10, and not {study_cells.CHOSEN['fda']:g}, which B3 goes by: " in str(line), str(line))
 
 
 def drifted(ends, thetas, **changed):
@@ -230,9 +284,10 @@ def median_of_seeds_counts():
 def no_mark_without_a_cell():
     """A line that lacks a cell, or BSP beside it, says so; the others are judged, with fewer seeds, too."""
     results = world()
-    del results.runs[study_cells.Grid().rivals("fda", 20)[0]]
+    cell = study_cells.Grid().rivals("fda", 20)[0]
+    del results.runs[cell]
     line = study_lines.judge("B3", study_cells.Grid(), results)
-    check(line.ok is None and str(line).startswith("---- B3: not judged: 1 of its cells") and "fda 0.3, 20 %" in str(line), str(line))
+    check(line.ok is None and str(line).startswith("---- B3: not judged: 1 of its cells") and cell.name() in str(line), str(line))
     check({name: mark for name, mark in marks(results).items() if name != "B3"} == {name: mark for name, mark in GOOD.items() if name != "B3"}, "others")
     del results.runs[study_cells.Grid().usual("gaia", 0)][2]
     check(marks(results)["R1"] is True, "two seeds of three")
@@ -412,6 +467,8 @@ def broken():
         check("it broke" in err and "--seeds 2" in err, err)
         _, err = fake.study("--lines", "R9", status=2)
         check("no line R9" in err, err)
+        _, err = fake.study("--lines", "choice", status=2)
+        check("never done on test images" in err, err)
         _, err = fake.study("--torch", "--lines", "R5", status=2)
         check("no line R5" in err and "R1, R2, R3, R4" in err, err)
         _, err = fake.study("--torch", "--full", status=2)
@@ -543,7 +600,7 @@ def torch_runs():
 
 
 if __name__ == "__main__":
-    cases = [every_line_passes, each_line_can_fail, bytes_on_the_wire,
+    cases = [every_line_passes, each_line_can_fail, bytes_on_the_wire, rival_is_met, rivals_by_other_rules, rivals_are_chosen,
              drift_that_is_not_followed, windows_of_other_lengths, looser_as_the_rate_falls, drift_to_another_theta, windows_can_fail_lines,
              median_of_seeds_counts, no_mark_without_a_cell, numbers_by_hand, oracle, grid, process, cached, interrupted, stopped, progress, as_json, broken, skew_study, torch_lines, torch_rows,
              torch_counts, torch_site_fails, torch_runs]
