@@ -143,11 +143,11 @@ def all_tell(name, sites, box, steps):
 
 
 def got(box):
-    """Payload that has come to the box, of its one job."""
+    """Payload that has come to the box from the sites' job."""
     asked = subprocess.run([PHUB, "jobs", "--json", box.address], capture_output=True, text=True, timeout=rig.DEADLINE_S)
     if asked.returncode:
         raise Failure(f"phub jobs: {asked.stderr.strip()}")
-    return sum(line["pushed_bytes"] for line in map(json.loads, asked.stdout.splitlines()) if "pushed_bytes" in line)
+    return sum(line["pushed_bytes"] for line in map(json.loads, asked.stdout.splitlines()) if line.get("job") == JOB)
 
 
 def check_counts(pushed, box):
