@@ -190,8 +190,7 @@ def teller(site):
 
 
 def sent(path, state):
-    """Bytes of exchanges, and of models that travelled: as the log's end has them, the mean of sites where there were windows; else
-    this site's."""
+    """Bytes of exchanges, and of models that travelled: as the log's end has them, the mean of sites; else this site's."""
     try:
         with open(path) as log:
             end = json.loads(log.readlines()[-1])
