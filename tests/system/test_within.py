@@ -137,7 +137,7 @@ def logged():
         out = subprocess.run([PHUB, "scout", "explain", log], check=True, capture_output=True, text=True, env=rig.QUIET).stdout
         holds(out, r"Sites are within these: local, at theta 1, over rack; a site sent there 12\.0 MB\.\n")
         out = subprocess.run([PHUB, "scout", "compare", log], check=True, capture_output=True, text=True, env=rig.QUIET).stdout
-        holds(out, r"travelled +within +fewer", r"\nacross +local +hill +60 +\d\.\d MB +\d\.\d MB +12\.0 MB ", "within: that the sites within these sent")
+        holds(out, r"travelled +within +wire +fewer", r"\nacross +local +hill +60 +\d\.\d MB +\d\.\d MB +12\.0 MB ", "within: that the sites within these sent")
         cut = pathlib.Path(folder) / "cut.jsonl"
         cut.write_text("".join(log.read_text().splitlines(True)[:-1]))
         out = subprocess.run([PHUB, "scout", "compare", "--json", log, cut], check=True, capture_output=True, text=True, env=rig.QUIET).stdout
