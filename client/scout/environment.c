@@ -299,6 +299,14 @@ static int environment_rest(const struct reader *r, struct environment *room, bo
 	return rc < 0 ? rc : 0;
 }
 
+static const char *environment_lost(unsigned i)
+{
+	static const char *const names[] = {
+		[PHUB_LOST_FAIL] = "fail", [PHUB_LOST_SHRINK] = "shrink", [PHUB_LOST_WAIT] = "wait"};
+
+	return names[i];
+}
+
 int environment_apply(struct phub_site_options *options, struct environment *room, struct err *e)
 {
 	const struct reader r = {options->link, e};
@@ -306,7 +314,7 @@ int environment_apply(struct phub_site_options *options, struct environment *roo
 		reader_choice(&r, "ALGORITHM", environment_algorithm, SITE_ALGORITHM_COUNT, "bsp, gaia, local, dgc");
 	int rc;
 
-	*room = (struct environment){.scout = {.size = 0}};
+	*room = (struct environment){.scout = {.size = 0}, .lost = -1};
 	if (algorithm < 0 && algorithm != -ENOENT)
 		return algorithm;
 	if (algorithm >= 0) {
@@ -318,7 +326,11 @@ int environment_apply(struct phub_site_options *options, struct environment *roo
 		rc = environment_begin(&r, options, room);
 	if (rc == 0)
 		rc = environment_rest(&r, room, options->scout == &room->scout);
-	return rc;
+	if (rc < 0)
+		return rc;
+	rc = reader_choice(&r, "LOST", environment_lost, PHUB_LOST_WAIT + 1, "fail, shrink, wait");
+	room->lost = rc >= 0 ? rc : -1;
+	return rc >= 0 || rc == -ENOENT ? 0 : rc;
 }
 
 int environment_shadow(const char *link, double *out, struct err *e)

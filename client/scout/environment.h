@@ -18,6 +18,7 @@
  *                             means at either end
  *      PHUB_SCOUT_UNIT        likewise, of all: bytes, seconds, money: what costs are in; with PHUB_SCOUT_RATE,
  *                             LATENCY, PRICE, RATE_WITHIN, LATENCY_WITHIN, PRICE_WITHIN
+ *      PHUB_SCOUT_LOST        fail, shrink, wait: what becomes of the site's job when a worker is lost
  *      PHUB_SCOUT_SHADOW      thetas, with commas between: what rank 0 would send at them goes into its decision log
  *      PHUB_SCOUT_LOG         its decision log, where the program says nothing of one
  *
@@ -35,6 +36,7 @@
 struct environment {
 	struct phub_scout_options scout;
 	double thetas[SCOUT_THETAS_MAX];
+	int lost; /* enum phub_lost, of the job; -1: as it is */
 };
 
 /*

@@ -82,7 +82,8 @@ static int sites_check_job(const phub_t *p, bool at_box, struct err *e)
 }
 
 /* Of two things one is wrong early, what else there is site_init() and scout_init() say at the start. */
-static int sites_settle(struct phub_site *s, const struct phub_site_options *o, struct err *e)
+static int sites_settle(
+	struct phub_site *s, const struct phub_site_options *o, const struct environment *given, struct err *e)
 {
 	int rc = 0;
 
@@ -92,13 +93,15 @@ static int sites_settle(struct phub_site *s, const struct phub_site_options *o, 
 	s->context = o->context;
 	options_site_config(o, &s->config);
 	s->at_box = o->algorithm == PHUB_SITE_LOCAL && o->outer == PHUB_OUTER_BOX;
-	s->may_lose = s->phub->settings.lost != PHUB_LOST_FAIL;
 	if (s->at_box && (o->scout || o->weighted))
 		return err_set(e, -ENOTSUP,
 			"%s: the box's optimizer takes a mean, and gradients alone: PHUB_OUTER_NESTEROV and the like "
 			"go with weights and a scout",
 			sites_who(s));
 	rc = sites_check_job(s->phub, s->at_box, e);
+	if (rc == 0 && given->lost >= 0) /* the box hears it at the start */
+		s->phub->settings.lost = (enum phub_lost)given->lost;
+	s->may_lose = s->phub->settings.lost != PHUB_LOST_FAIL;
 	if (rc == 0 && o->scout) {
 		s->scouted = true;
 		rc = options_scout(o->scout, &s->config.algorithm, &s->scout_config, e);
@@ -134,7 +137,7 @@ int phub_site_open(phub_t *p, const struct phub_site_options *options, phub_site
 	s->log = -1;
 	if (own.link)
 		snprintf(s->link, sizeof(s->link), "%s", own.link);
-	rc = sites_settle(s, &own, e);
+	rc = sites_settle(s, &own, &given, e);
 	if (rc == 0 && own.within)
 		rc = sites_rests(own.within);
 	if (rc == 0 && own.within)

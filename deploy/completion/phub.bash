@@ -132,6 +132,7 @@ _phub_values() { # OPTION WORD COMMAND SUBCOMMAND
 	--policy) compgen -W 'fixed replay hill stochastic annealing scout+' -- "$2" ;;
 	--algorithm) compgen -W 'bsp gaia local dgc' -- "$2" ;;
 	--unit) compgen -W 'bytes seconds money' -- "$2" ;;
+	--lost) compgen -W 'fail shrink' -- "$2" ;;
 	--schedule) compgen -W 'all serial backward fifo priority' -- "$2" ;;
 	--trace) compgen -f -X '!*.csv' -- "$2" ;;
 	--isa) compgen -W 'auto all base avx2 avx512 neon' -- "$2" ;;
@@ -193,7 +194,7 @@ _phub_words() { # COMMAND SUBCOMMAND WORD
 		case $2 in
 		run)
 			words='--sites --out --algorithm --policy --thetas --theta --period --sigma --gain --lambda-loss --lambda-bytes
-				--trim --seed --unit --rate --latency --price --shadow --box --job --phubd --set --json --help'
+				--trim --seed --unit --rate --latency --price --shadow --lost --box --job --phubd --set --json --help'
 			;;
 		advise)
 			words='--listen --sites --model-bytes --thetas --theta --policy --period --sigma --gain --lambda-loss

@@ -308,21 +308,44 @@ static void crew_poll(struct scout_crew *crew, int timeout_ms)
 			crew_read(crew, sites[i], streams[i]);
 }
 
+/* All that the site has left in its pipes. */
+static void crew_flush(struct scout_crew *crew, unsigned site)
+{
+	struct scout_crew_stream *s = &crew->at[site].streams[1];
+
+	for (unsigned i = 0; i < 64; i++)
+		crew_poll(crew, 0);
+	crew_pass_lines(crew, site, s, true);
+	s->since_ns = 0;
+}
+
 /* ---- watching ---- */
 
 static void crew_judge(struct scout_crew *crew, unsigned site, int status, struct err *e)
 {
+	struct err own;
+
 	if (e->code || status == 0) /* who is ended has not failed */
 		return;
-	crew->failed = (int)site;
+	if (crew->check && crew->check(crew->context, e) < 0) /* which knows how far they were */
+		return;
 	if (WIFSIGNALED(status))
-		err_set(e, -ECHILD, "site %u was killed by signal %d (%s)", site, WTERMSIG(status),
+		err_set(&own, -ECHILD, "site %u was killed by signal %d (%s)", site, WTERMSIG(status),
 			strsignal(WTERMSIG(status)));
 	else if (WEXITSTATUS(status) == CREW_NO_PROGRAM)
-		err_set(e, -ECHILD, "site %u could not run the command; its own message says why", site);
-	else if (WEXITSTATUS(status))
-		err_set(e, -ECHILD, "site %u ended with exit code %d; its own message says why", site,
+		err_set(&own, -ECHILD, "site %u could not run the command; its own message says why", site);
+	else
+		err_set(&own, -ECHILD, "site %u ended with exit code %d; its own message says why", site,
 			WEXITSTATUS(status));
+	if (crew->may_lose && crew->lost + 1 < crew->sites) {
+		crew->lost++;
+		crew->writer_lost = crew->writer_lost || site == 0;
+		crew_flush(crew, site);
+		scout_crew_note(crew, "%s; the others go on%s", own.text, site == 0 ? ", and the log ends" : "");
+		return;
+	}
+	crew->failed = (int)site;
+	*e = own;
 }
 
 /* How many are left. The group of who has ended goes with it, while its number cannot be another's yet. */

@@ -30,8 +30,9 @@ struct scout_crew_site {
 };
 
 struct scout_crew {
-	const char *const *command;                                       /* NULL-terminated */
-	unsigned sites;                                                   /* 1 .. SCOUT_CREW_MAX */
+	const char *const *command; /* NULL-terminated */
+	unsigned sites;             /* 1 .. SCOUT_CREW_MAX */
+	bool may_lose; /* who fails is told of, and the others go on, as long as there are any; check() may set it */
 	char settings[SCOUT_CREW_SETTINGS_MAX][SCOUT_CREW_SETTING_BYTES]; /* of the environment: NAME=VALUE */
 	unsigned setting_count;
 	/* A line that tells how far they are, into text; called a few times a second where somebody looks. NULL: none
@@ -41,7 +42,9 @@ struct scout_crew {
 	int (*check)(void *context, struct err *e);
 	void *context;
 
-	int signal; /* that ended it: SIGINT or SIGTERM; 0: none */
+	unsigned lost;    /* sites that failed, and others went on */
+	bool writer_lost; /* site 0 among them */
+	int signal;       /* that ended it: SIGINT or SIGTERM; 0: none */
 	struct scout_crew_site at[SCOUT_CREW_MAX];
 	bool told;                   /* a status is on the screen */
 	bool wrong;                  /* what went wrong is said */
@@ -57,8 +60,8 @@ bool scout_crew_set(struct scout_crew *crew, const char *format, ...) __attribut
 
 /*
  * Until all have ended. 0; or, when none is left and the reason is on stderr, where it stands before what ending the
- * others brings about: -ECHILD: a site failed, and the others were ended (SIGTERM, SIGKILL after three seconds);
- * -EINTR: SIGINT or SIGTERM came, `signal` (again: SIGKILL at once); an error of check(); of the system.
+ * others brings about: -ECHILD: a site failed, and the others were ended (SIGTERM, SIGKILL after three seconds), or had
+ * failed before; -EINTR: SIGINT or SIGTERM came, `signal` (again: SIGKILL at once); an error of check(); of the system.
  *
  * stderr is passed on a moment after it was written, and what another has just said after some seconds: when sites fail
  * alike, what one has said the others do not say again, also where each calls itself by its own rank.

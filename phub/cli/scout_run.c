@@ -22,13 +22,14 @@
 #include "phub/cli/scout_log.h"
 
 /* RUN_GIVEN_NOT: what the command itself says holds. */
-enum { RUN_GIVEN_NOT = -1, RUN_LINE_MAX = 1 << 20, RUN_BOX_MS = 5000 };
+enum { RUN_GIVEN_NOT = -1, RUN_LINE_MAX = 1 << 20, RUN_BOX_MS = 5000, RUN_LOST_SHRINK = 1 };
 
 static const char *const run_algorithms[] = {"bsp", "gaia", "local", "dgc", NULL};
 static const char *const run_units[] = {"bytes", "seconds", "money", NULL};
+static const char *const run_losses[] = {"fail", "shrink", NULL};
 
 struct run_options {
-	int algorithm;
+	int algorithm, lost;
 	struct scout_given given;
 	uint64_t sites, period, seed;
 	struct args_reals thetas, shadow;
@@ -132,6 +133,7 @@ static void run_take_head(struct run *run, const json_t *line)
 		snprintf(run->status, sizeof(run->status), "measuring, window 1 of %u", run_windows_measured());
 	if (run->fixed)
 		run_note_idle(run, line);
+	run->crew.may_lose = run->options->lost == RUN_LOST_SHRINK;
 }
 
 static void run_take_line(struct run *run)
@@ -238,6 +240,8 @@ static bool run_set_scout(const struct run_options *o, struct scout_crew *crew)
 		good = good && scout_crew_set(crew, "PHUB_SCOUT_PERIOD=%" PRIu64, o->period);
 	if (o->seed != UINT64_MAX)
 		good = good && scout_crew_set(crew, "PHUB_SCOUT_SEED=%" PRIu64, o->seed);
+	if (o->lost != RUN_GIVEN_NOT)
+		good = good && scout_crew_set(crew, "PHUB_SCOUT_LOST=%s", run_losses[o->lost]);
 	if (o->given.unit != RUN_GIVEN_NOT)
 		good = good && scout_crew_set(crew, "PHUB_SCOUT_UNIT=%s", run_units[o->given.unit]);
 	return good && run_set_reals(crew, "PHUB_SCOUT_THETAS", &o->thetas) &&
@@ -287,11 +291,12 @@ static int run_conclude(struct run *run, enum scout_check_fate fate)
 {
 	const struct run_options *o = run->options;
 	const char *words[] = {"compare", o->json ? "--json" : o->out, o->json ? o->out : NULL, NULL};
+	const bool lost = run->crew.writer_lost && (fate == SCOUT_CHECK_CUT || fate == SCOUT_CHECK_LINES);
 	const bool full = fate == SCOUT_CHECK_LINES && !run->ended && scout_check_room(o->out, NULL) < 0;
 
-	if (fate != SCOUT_CHECK_LINES || full)
+	if (!lost && (fate != SCOUT_CHECK_LINES || full))
 		return run_miss_log(run, fate);
-	if (!run->ended)
+	if (!lost && !run->ended)
 		output_note("%s has no last line: rank 0 has ended without closing its site", o->out);
 	if (run->fixed && run->windows == 0)
 		run_note_idle(run, NULL);
@@ -457,6 +462,7 @@ static int run_begin(const struct args_usage *usage, const struct run_options *o
 }
 
 static const struct run_options run_usual = {.algorithm = RUN_GIVEN_NOT,
+	.lost = RUN_GIVEN_NOT,
 	.given = SCOUT_GIVEN_NONE,
 	.sites = 2,
 	.seed = UINT64_MAX,
@@ -506,6 +512,8 @@ int scout_run_run(int argc, char **argv)
 		{"price", "PRICE", "money: of 10^9 bytes", ARGS_REAL, &g->price, 0, 0, NULL},
 		{"shadow", "A,B,...", "what these thetas would have sent goes into the log, 1 to 64", ARGS_REALS,
 			&o.shadow, 0, 0, NULL},
+		{"lost", "NAME", "when one is lost: fail ends all, shrink goes on without it (as COMMAND says)",
+			ARGS_CHOICE, &o.lost, 0, 0, run_losses},
 		{"box", "URL", "a box that runs, phub://host:port/job, instead of one that is started here", ARGS_TEXT,
 			&o.box, 0, 0, NULL},
 		{"job", "NAME", "at a box that is started here (scout)", ARGS_TEXT, &o.job, 0, 0, NULL},

@@ -646,6 +646,29 @@ def run_on_a_full_disk():
           "open.jsonl has no last line: rank 0 has ended without closing its site")
 
 
+def run_loses_a_site():
+    """run: with --lost shrink others go on without one that is lost, whatever the program says; without rank 0 the log ends; nobody is left: it has failed"""
+    def lose(dies, status=0, lost="shrink"):
+        script = (f'[ $RANK -lt {dies[0]} ] || [ $RANK -ge {dies[1]} ] || die=60; exec "$0" "$PHUB_URL" rank=$RANK world=$WORLD_SIZE algorithm=local thetas=1,2,5 '
+                  'period=10 lazy_ms=2 steps=120 die_at=${die:-0}')
+        return phub("run", "--sites", 3, "--lost", lost, "--out", "lost.jsonl", "--", "sh", "-c", script, SKEWED, status=status)
+
+    out, err = lose((1, 2))
+    holds(err, "phub: site 1 was killed by signal 9 .Killed.; the others go on\n")
+    ends = [json.loads(line.split(" ", 1)[1]) for line in out.splitlines() if '"event":"end"' in line]
+    check(len(ends) == 2 and all(end["rc"] == 0 and end["steps"] == 120 and end["sites"] == 2 for end in ends), str(ends))
+    told = lines((FOLDER / "lost.jsonl").read_text())
+    check(told[-1]["scout"] == "end" and [line["sites"] for line in told[1:-1]][-1] == 2, str(told[-2:]))
+    holds(lose((0, 1))[1], "phub: site 0 was killed by signal 9 .Killed.; the others go on, and the log ends\n")
+    holds(phub("explain", "lost.jsonl")[0], "The log ends at step")
+    holds(lose((0, 3), status=1)[1], r"phub: site \d was killed by signal 9 .Killed.\n$")
+    _, err = lose((1, 2), status=1, lost="fail")
+    check("go on" not in err and err.endswith("phub: site 1 was killed by signal 9 (Killed)\n"), err)
+    _, err = phub("run", "--sites", 2, "--lost", "shrink", "--", "sh", "-c", "[ $RANK = 0 ] && exit 3; sleep 50", status=1)
+    check(err == "phub: site 0 ended with exit code 3; its own message says why\n", err)  # nothing had begun
+    holds(phub("run", "--lost", "wait", "--", "true", status=2)[1], "Allowed: fail, shrink;")
+
+
 def run_box_is_silent():
     """run: who does not answer at --box is waited for for five seconds"""
     with contextlib.ExitStack() as stack:
@@ -748,4 +771,4 @@ if __name__ == "__main__":
     os.environ["BUILD"] = str(rig.BUILD)
     rig.run([compare, explain, explain_falls_back, nothing_to_explain, dry_run_of_itself, dry_run_of_others, better, prices, shadows_of_gaia, plot, legends, thetas_that_overlap, plot_that_cannot_be_written, names_in_pictures, cut_off, gone_on,
              standard_input, broken, strange, wrong_words, run_sites, run_trains, run_long_lines, run_that_fails, run_fails_alike, run_on_a_terminal, run_interrupted, run_insists, run_measures, run_writes_nothing,
-             run_keeps_the_log_before, run_on_a_full_disk, run_box_is_silent, run_stays, not_looked_at, run_wrong_words], None if STUDY.exists() else f"{STUDY} is not there (make test-programs)")
+             run_keeps_the_log_before, run_on_a_full_disk, run_loses_a_site, run_box_is_silent, run_stays, not_looked_at, run_wrong_words], None if STUDY.exists() else f"{STUDY} is not there (make test-programs)")
