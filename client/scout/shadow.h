@@ -16,7 +16,7 @@
  *               shadow looser than the run lacks that push and counts too much, a tighter one too little; no better
  *               estimate is known without gradients at other weights. The further apart the two thetas are and the
  *               more skewed the sites, the worse. Its bytes over those of a real run at the shadow's theta (1,500
- *               steps, K=5, two seeds within .1 of each other but for the last column, .3 there):
+ *               steps, K=5, two seeds within .15 of each other):
  *
  *                    skew    run at   shadow of 0.02    of 0.1         of 0.3
  *                    20 %    0        1.17              1.65           1.85
@@ -29,7 +29,7 @@
  *                            0.1      0.42              1              1.7
  *                            0.3      0.38              0.77           1
  *
- *               So the true bytes of a theta beside the run's are within a factor of 2, and far from it of 3.5, on the
+ *               So the true bytes of a theta beside the run's are within a factor of 2, and far from it of 3.6, on the
  *               side that is told above; that looser thetas send less the shadows have right.
  *
  * At the run's own theta, while that stays, and exchanges when site_due() says so, all are exact: the same elements.
