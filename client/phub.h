@@ -634,7 +634,8 @@ typedef struct phub_site phub_site_t;
  * Its tensors are those of the one within; momentum and the like it has none of. Samples, theta and flushes are each
  * one's own, but the last step of phub_site_flush() says all that is left within, and phub_site_loss() tells both. A
  * loss ends the job within for all of its rack. The racks that are left go on where the job around has
- * PHUB_LOST_SHRINK; nobody comes to it who was not there as it began.
+ * PHUB_LOST_SHRINK; nobody comes to it who was not there as it began. When boxes are lost, one or all, both jobs go on
+ * with all their racks when those are there again, where both have resume_ms and PHUB_LOST_FAIL: phub_site_resume().
  */
 struct phub_site_options {
 	size_t size;                        /* set by phub_site_options_init() */
@@ -667,9 +668,9 @@ PHUB_API void phub_site_options_init(struct phub_site_options *options);
 /*
  * A site on `p`, connected and without keys, which outlives it. -EINVAL names an option, of the site or of the job,
  * that cannot be, or a site within that has not started; -ENOTSUP: not with PHUB_OUTER_BOX, a policy that finds no
- * theta of this algorithm, or not with a site within: another algorithm, one more within that, jobs that may resume,
- * wait or let somebody in, or have no progress thread; -EBUSY: it has keys, or was started, or another site is around
- * the one within; errors of open(2): the log.
+ * theta of this algorithm, or not with a site within: another algorithm, one more within that, jobs of which one may
+ * resume and the other not, that resume without some, wait or let somebody in, or have no progress thread; -EBUSY: it
+ * has keys, or was started, or another site is around the one within; errors of open(2): the log.
  */
 PHUB_API int phub_site_open(phub_t *p, const struct phub_site_options *options, phub_site_t **out);
 
@@ -733,7 +734,8 @@ PHUB_API int phub_site_score(phub_site_t *site, const struct phub_score *score);
 /*
  * After -ESTALE (phub_options.resume_ms): phub_resume(), and all go on from the weights of one that has been in the
  * most exchanges. What no exchange has taken is still to be said, once. -ETIMEDOUT: call again; 0 at once when nothing
- * was lost. A box of PHUB_OUTER_BOX goes on as phub_resume() says.
+ * was lost. A box of PHUB_OUTER_BOX goes on as phub_resume() says. With a site within, both jobs that were lost: calls
+ * on the one around are -ESTALE where either is.
  */
 PHUB_API int phub_site_resume(phub_site_t *site, int timeout_ms);
 

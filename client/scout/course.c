@@ -327,8 +327,7 @@ static int course_land(struct phub_site *s)
 	return 0;
 }
 
-/* Of what was on its way nothing comes any more. */
-static int course_hurt(struct phub_site *s, int rc)
+int course_hurt(struct phub_site *s, int rc)
 {
 	if (rc == -ETIMEDOUT)
 		return rc;
@@ -343,27 +342,40 @@ static int course_hurt(struct phub_site *s, int rc)
 	return rc;
 }
 
-int course_run(struct phub_site *s, uint64_t deadline_ns)
+/* Until it rests, or until it rests but for exchanges and what goes before them. */
+static int course_go(struct phub_site *s, bool settles, uint64_t deadline_ns)
 {
-	int rc = 0;
-
 	for (;;) {
-		enum course_kind kind = course_next(s);
+		const bool flies = s->flight != COURSE_REST;
+		const enum course_kind kind = flies ? s->flight : course_next(s);
+		int rc;
 
-		if (s->flight != COURSE_REST) {
+		if (kind == COURSE_REST || (settles && kind != COURSE_HELLO && kind != COURSE_SYNC))
+			return 0;
+		if (flies)
 			rc = phub_wait(
 				s->phub, PHUB_ALL, clock_timeout_ms(s->phub->env.now(s->phub->env.ctx), deadline_ns));
-			if (rc == 0)
-				rc = course_land(s);
-		} else if (kind != COURSE_REST) {
+		else
 			rc = course_begin(s, kind);
-		} else {
-			window_keep(s);
-			return 0;
-		}
+		if (flies && rc == 0)
+			rc = course_land(s);
 		if (rc < 0)
 			return course_hurt(s, rc);
 	}
+}
+
+int course_run(struct phub_site *s, uint64_t deadline_ns)
+{
+	int rc = course_go(s, false, deadline_ns);
+
+	if (rc == 0)
+		window_keep(s);
+	return rc;
+}
+
+int course_settle(struct phub_site *s, uint64_t deadline_ns)
+{
+	return course_go(s, true, deadline_ns);
 }
 
 /* ---- steps ---- */

@@ -167,6 +167,13 @@ enum course_kind course_next(const struct phub_site *s);
  * its way with -ETIMEDOUT; with others it is not, and the session has ended, or is to be resumed. */
 int course_run(struct phub_site *s, uint64_t deadline_ns);
 
+/* Likewise, but with those rounds alone by which all come to the same weights, hello and sync. */
+int course_settle(struct phub_site *s, uint64_t deadline_ns);
+
+/* A call on the session has failed by `rc`, which is returned: of what was on its way nothing comes any more, but with
+ * -ETIMEDOUT. */
+int course_hurt(struct phub_site *s, int rc);
+
 /* The box is there again. */
 void course_resumed(struct phub_site *s);
 

@@ -28,7 +28,8 @@ static const char *sites_who(const struct phub_site *s)
 /* Can it not go on? */
 static bool sites_broken(const phub_site_t *s)
 {
-	return !s || s->ended.code || s->stale || s->orphan || (s->within && s->within->ended.code);
+	return !s || s->ended.code || s->stale || s->orphan ||
+	       (s->within && (s->within->ended.code || s->within->stale));
 }
 
 static int sites_refuse(const phub_site_t *s)
@@ -241,14 +242,14 @@ static int sites_name(phub_site_t *s)
 }
 
 /* What was common to the sites within as they stood still is replaced where a round has replaced it. */
-static int sites_run(phub_site_t *s, uint64_t deadline_ns)
+static int sites_run(phub_site_t *s, bool settles, uint64_t deadline_ns)
 {
 	int rc;
 
 	if (!s->within || course_next(s) == COURSE_REST)
 		return course_run(s, deadline_ns);
 	within_take(s);
-	rc = course_run(s, deadline_ns);
+	rc = within_run(s, s->within, settles, deadline_ns);
 	within_give(s);
 	return rc;
 }
@@ -283,7 +284,7 @@ int phub_site_start(phub_site_t *s, int timeout_ms)
 		s->started = rc == 0;
 	}
 	if (rc == 0)
-		rc = sites_run(s, deadline_ns);
+		rc = sites_run(s, false, deadline_ns);
 	if (rc == 0 && !s->begun)
 		course_log_run(s);
 	s->begun = s->begun || rc == 0;
@@ -305,16 +306,21 @@ static int sites_move(phub_site_t *s, const float *const *gradients, double rate
 	return 0;
 }
 
-/* What is on its way; of sites in sites first that of the one within, then the step of the one around it. */
+/* What is on its way; of sites in sites first that of the one within, then the step of the one around it; before that
+ * both come to the weights that all have, where they were lost. */
 static int sites_go_on(phub_site_t *s, uint64_t deadline_ns)
 {
-	int rc = s->within ? course_run(s->within, deadline_ns) : 0;
+	int rc = s->within ? within_run(s->within, s, true, deadline_ns) : 0;
 
+	if (rc == 0 && s->within)
+		rc = sites_run(s, true, deadline_ns);
+	if (rc == 0 && s->within)
+		rc = within_run(s->within, s, false, deadline_ns);
 	if (rc == 0 && s->owes) {
 		s->owes = false;
 		rc = sites_move(s, NULL, s->rate);
 	}
-	rc = rc == 0 ? sites_run(s, deadline_ns) : rc;
+	rc = rc == 0 ? sites_run(s, false, deadline_ns) : rc;
 	if (rc == 0)
 		s->stepped_ns = s->phub->env.now(s->phub->env.ctx);
 	return rc;
@@ -380,21 +386,35 @@ int phub_site_wait(phub_site_t *s, int timeout_ms)
 	return rc == 0 ? sites_go_on(s, deadline_ns) : rc;
 }
 
+/* Both connect again by themselves: it does not matter who is waited for first. */
+static int sites_resume(phub_site_t *s, uint64_t deadline_ns)
+{
+	int rc;
+
+	if (!s || !s->stale)
+		return 0;
+	rc = phub_resume(s->phub, sites_left_ms(s, deadline_ns));
+	if (rc == 0)
+		course_resumed(s);
+	return rc;
+}
+
 int phub_site_resume(phub_site_t *s, int timeout_ms)
 {
 	uint64_t deadline_ns;
 	int rc;
 
-	if (!s || s->ended.code || s->orphan)
+	if (s && s->around)
+		s = s->around;
+	if (!s || s->ended.code || s->orphan || (s->within && s->within->ended.code))
 		return sites_refuse(s);
 	if (!s->started)
 		return sites_rests(s);
 	rc = sites_deadline(s, timeout_ms, &deadline_ns);
-	if (rc == 0 && s->stale) {
-		rc = phub_resume(s->phub, sites_left_ms(s, deadline_ns));
-		if (rc == 0)
-			course_resumed(s);
-	}
+	if (rc == 0)
+		rc = sites_resume(s->within, deadline_ns);
+	if (rc == 0)
+		rc = sites_resume(s, deadline_ns);
 	return rc == 0 ? sites_go_on(s, deadline_ns) : rc;
 }
 

@@ -5,6 +5,9 @@
 #include <stdlib.h>
 
 #include "client/handle.h"
+#include "phub/base/clock.h"
+
+#define WITHIN_LOOK_NS (50 * NS_PER_MS)
 
 /* What the site around cannot have; NULL: nothing of that. */
 static const char *within_lacks(const struct phub_site *s, const struct phub_site *within)
@@ -16,8 +19,10 @@ static const char *within_lacks(const struct phub_site *s, const struct phub_sit
 	       : s->at_box || within->at_box
 		       ? "with PHUB_OUTER_BOX weights are the box's; take PHUB_OUTER_NESTEROV and the like"
 	       : within->within ? "it has one within itself; there are two classes of links"
-	       : own->resume_ms || inner->resume_ms
-		       ? "neither of the two jobs resumes yet; leave resume_ms 0, and start both again"
+	       : !own->resume_ms != !inner->resume_ms
+		       ? "one of the two jobs resumes, and the other does not; give both resume_ms, or neither"
+	       : own->resume_ms && own->lost != PHUB_LOST_FAIL
+		       ? "jobs that resume do so with all their racks; leave lost PHUB_LOST_FAIL, or resume_ms 0"
 	       : own->lost == PHUB_LOST_WAIT || inner->lost != PHUB_LOST_FAIL
 		       ? "nobody comes to them later yet: the job within has PHUB_LOST_FAIL, the one around that or "
 			 "PHUB_LOST_SHRINK"
@@ -85,6 +90,31 @@ int within_name(struct phub_site *s, struct err *e)
 	}
 	within_take(s);
 	return 0;
+}
+
+/* How it is with a session that nobody waits for. */
+static int within_look(struct phub_site *s)
+{
+	const int64_t round = phub_round(s->phub, s->slots_key);
+
+	return round >= 0 || round == -EBUSY ? 0 : course_hurt(s, (int)round);
+}
+
+int within_run(struct phub_site *s, struct phub_site *other, bool settles, uint64_t deadline_ns)
+{
+	const bool looks = s->phub->settings.resume_ms > 0;
+
+	for (;;) {
+		const uint64_t look_ns = s->phub->env.now(s->phub->env.ctx) + WITHIN_LOOK_NS;
+		const uint64_t until_ns = looks && look_ns < deadline_ns ? look_ns : deadline_ns;
+		const int rc = settles ? course_settle(s, until_ns) : course_run(s, until_ns);
+		const int lost = looks && rc == -ETIMEDOUT ? within_look(other) : 0;
+
+		if (lost < 0)
+			return lost;
+		if (rc != -ETIMEDOUT || until_ns == deadline_ns)
+			return rc;
+	}
 }
 
 void within_take(struct phub_site *s)

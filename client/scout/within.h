@@ -5,7 +5,13 @@
  * sites within have in common. They are taken before its rounds, as the one within stands still meanwhile, and given
  * back after them: where a round has changed them, the one within has the new ones, and what it has moved on top.
  *
- * The site's thread; nothing blocks.
+ * Jobs that resume. One of the two may be lost, as where the box above the racks dies, or both. So whoever waits for
+ * one looks after the other, or its rack would wait for it where it waits for the other racks. When both are there
+ * again all first come to the same weights within (hello, sync), then around, and only then is what was on its way
+ * within gone on with: a site that has landed an exchange which another has lost is one step ahead of it at most, and
+ * in its next exchange within, to which the other comes only after that.
+ *
+ * The site's thread; nothing blocks but within_run().
  */
 #ifndef PHUB_CLIENT_SCOUT_WITHIN_H
 #define PHUB_CLIENT_SCOUT_WITHIN_H
@@ -23,6 +29,10 @@ void within_close(struct phub_site *s);
 
 /* The tensors and their keys, before course_init(). Again: what is left to do. 0, -ENOMEM, errors of phub_key(). */
 int within_name(struct phub_site *s, struct err *e);
+
+/* course_run(), or course_settle(), of one of the two, with an eye on the other, whose loss is returned like its own.
+ */
+int within_run(struct phub_site *s, struct phub_site *other, bool settles, uint64_t deadline_ns);
 
 /* Without a site within all of these do nothing, or it is 0. */
 void within_take(struct phub_site *s);

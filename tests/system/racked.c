@@ -26,7 +26,7 @@ struct racked {
 	struct phub_scout_options scout;
 	double thetas[8];
 	unsigned steps, workers; /* in a rack; all racks have as many */
-	unsigned hold, lazy_ms, no_thread, theta_at, die_at;
+	unsigned hold, lazy_ms, no_thread, theta_at, die_at, pause_ms;
 	double theta_then, rack_then;
 };
 
@@ -155,10 +155,16 @@ static void nap(unsigned ms)
 	nanosleep(&t, NULL);
 }
 
-static int patiently(phub_site_t *site, int rc)
+/* A box that was lost is waited for. */
+static int patiently(const struct racked *run, phub_site_t *within, phub_site_t *around, int rc)
 {
-	for (unsigned turn = 0; rc == -ETIMEDOUT && turn < 6000; turn++)
-		rc = phub_site_wait(site, 10);
+	for (unsigned turn = 0; (rc == -ETIMEDOUT || rc == -ESTALE) && turn < 6000; turn++) {
+		const bool stale = rc == -ESTALE;
+
+		if (stale || turn % 500 == 499)
+			told(run, within, around, stale ? "stale" : "waits", rc);
+		rc = stale ? phub_site_resume(around, 10) : phub_site_wait(around, 10);
+	}
 	return rc;
 }
 
@@ -183,7 +189,8 @@ static int train(const struct racked *run, phub_site_t *within, phub_site_t *aro
 		if (rc == 0)
 			rc = phub_site_step(
 				around, gradients, 1, run->lazy_ms ? (int)run->lazy_ms : PHUB_TIMEOUT_DEFAULT);
-		rc = patiently(around, rc);
+		rc = patiently(run, within, around, rc);
+		nap(run->pause_ms);
 		phub_site_state(around, &s);
 		if (s.exchanges != exchanges)
 			told(run, within, around, "exchange", 0);
@@ -266,7 +273,8 @@ static bool take_number(struct racked *run, const char *name, const char *value)
 		unsigned *to;
 	} fields[] = {{"steps", &run->steps}, {"workers", &run->workers}, {"hold", &run->hold},
 		{"lazy_ms", &run->lazy_ms}, {"no_thread", &run->no_thread}, {"theta_at", &run->theta_at},
-		{"die_at", &run->die_at}, {"period", &run->scout.period}};
+		{"die_at", &run->die_at}, {"period", &run->scout.period}, {"pause_ms", &run->pause_ms},
+		{"resume_ms", &run->job.resume_ms}, {"rack_resume_ms", &run->rack_job.resume_ms}};
 
 	for (unsigned i = 0; i < sizeof(fields) / sizeof(fields[0]); i++) {
 		if (strcmp(fields[i].name, name) == 0) {

@@ -281,7 +281,8 @@ def nested(rank, box):
             with raises(phub.Error, "the site within it was closed; close this one first, then that"):
                 call()
         site.close()
-    for options, inside, why in (({"resume": 1}, {}, "neither of the two jobs resumes"), ({}, {"resume": 1}, "neither of the two jobs resumes"),
+    for options, inside, why in (({"resume": 1}, {}, "one of the two jobs resumes, and the other does not"), ({}, {"resume": 1}, "one of the two jobs resumes"),
+                                 ({"resume": 1, "lost": "shrink"}, {"resume": 1}, "jobs that resume do so with all their racks"),
                                  ({"lost": "wait"}, {}, "nobody comes to them later"), ({}, {"lost": "shrink"}, "nobody comes to them later")):
         with connect(box, f"refused{rank}", 0, 1, **options) as across, connect(box, f"inside{rank}", 0, 1, **inside) as rack:
             inner = phub.Site(rack, "local", 1)

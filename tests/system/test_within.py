@@ -3,8 +3,10 @@
 """Sites in sites: racks that talk tightly inside, over their own box, and loosely across, over its uplink. Real boxes, real workers."""
 import json
 import pathlib
+import random
 import subprocess
 import tempfile
+import time
 
 import rig
 from rig import check, holds
@@ -225,7 +227,44 @@ def late():
     racks.stop()
 
 
-CASES = [computed, equal, uplinks, logged, logged_without_scouts, lost, late]
+def lost_boxes():
+    """a rack's box, the one above, and both, are killed and started again: each update is in the means once, the bits are those of a plain loop"""
+    seed = random.randrange(1 << 32)
+    rig.say(f"seed {seed}")
+    random.seed(seed)
+    for victims in (["rack0"], ["top"], ["rack1", "top"], ["rack0", "rack1"]):
+        listen = {name: f"127.0.0.1:{rig.free_port()}" for name in ("top", "rack0", "rack1")}
+        more = {name: {"uplink": listen["top"]} if name != "top" else {} for name in listen}
+        boxes = {name: rig.Box(name=name, cores=1, listen=listen[name], lost_ms=3000, warn_ms=1500, **more[name]) for name in listen}
+        words = {"rack_theta": 2, "theta": 6, "steps": 150}
+        wanted = plain(**words)
+        workers = [Worker(f"again.{rank}", [RACKED, boxes[f"rack{rank // 2}"].url("inside"), boxes[f"rack{rank // 2}"].url("across"), f"rank={rank}", "transport=tcp",
+                                            "pause_ms=10", "resume_ms=30000", "rack_resume_ms=30000", *(f"{n}={v}" for n, v in words.items())]) for rank in range(4)]
+        for _ in range(2):
+            for worker in workers:
+                worker.until("start")
+            time.sleep(random.uniform(0.05, 0.6))
+            for name in victims:
+                boxes[name].kill()
+                boxes[name].wait()
+            for name in sorted(victims, reverse=True):
+                boxes[name] = rig.Box(name=name, cores=1, listen=listen[name], lost_ms=3000, warn_ms=1500, **more[name])
+        ends = [worker.end() for worker in workers]
+        check(any(worker.lines("stale") for worker in workers), "nobody saw it")
+        check([end["hash"] for end in ends] == wanted, f"{victims}: {ends}, and plainly {wanted}")
+        check({(end["steps"], end["rack_steps"], end["exchanges"], end["rack_exchanges"]) for end in ends} == {(150, 150, 25, 75)}, f"{ends}")
+        for name in ("rack0", "rack1", "top"):
+            boxes[name].stop()
+    racks = Racks()
+    for words, why in (({"resume_ms": 1000}, "one of the two jobs resumes, and the other does not"), ({"rack_resume_ms": 1000}, "one of the two jobs resumes"),
+                       ({"resume_ms": 1000, "rack_resume_ms": 1000, "lost": "shrink"}, "jobs that resume do so with all their racks")):
+        workers = racks.workers("refused", **words)
+        check([worker.wait() for worker in workers] == [1] * 4, f"{[worker.out.lines for worker in workers]}")
+        holds(" ".join(worker.err.text() for worker in workers), why)  # others may hear first that it has gone
+    racks.stop()
+
+
+CASES = [computed, equal, uplinks, logged, logged_without_scouts, lost, lost_boxes, late]
 
 if __name__ == "__main__":
     rig.run(CASES, None if RACKED.exists() else f"{RACKED} is not there (make test-programs)")
