@@ -696,12 +696,12 @@ PHUB_API int phub_site_start(phub_site_t *site, int timeout_ms);
  * site is within another, which steps: nothing was done. -ESTALE: phub_site_resume(). The session's end otherwise:
  * weights are whole, and what was not said yet is still to be said, by nobody.
  *
- * With a scout a window ends with the first exchange that is due when its period is over, at the end of an interval of
- * PHUB_SITE_LOCAL. Just before it each site's model travels to phub_scout_host(), and is tried there and at home, on
- * the sample that all have who are tried there; reports come with the exchange, and theta holds from its end on. Who
- * waits for others meanwhile waits for their evaluate(). With PHUB_SCOUT_PLUS nothing travels: the mean model, which
- * all have after the exchange that ends a window, is tried at home, where there is time for that (of GAIA a site's
- * own).
+ * With a scout a window ends with the first exchange that is due when its period is over (of PHUB_SCOUT_PLUS, while it
+ * measures, 10 steps), at the end of an interval of PHUB_SITE_LOCAL. Just before it each site's model travels to
+ * phub_scout_host(), and is tried there and at home, on the sample that all have who are tried there; reports come with
+ * the exchange, and theta holds from its end on. Who waits for others meanwhile waits for their evaluate(). With
+ * PHUB_SCOUT_PLUS nothing travels: the mean model, which all have after the exchange that ends a window, is tried at
+ * home, where there is time for that (of GAIA a site's own).
  *
  * The model that travels is that of the middle of the interval which this exchange ends: as it was after theta / 2 of
  * its steps, rounded down. The site keeps a copy of it until then. With theta 1, and with BSP, GAIA and DGC, it is what

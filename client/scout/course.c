@@ -385,7 +385,7 @@ void course_step(struct phub_site *s)
 	if (!site_due(&s->site))
 		return;
 	s->pending = true;
-	if (s->scouted && s->site.counts.steps - s->window.began >= s->scout.config.period)
+	if (s->scouted && s->site.counts.steps - s->window.began >= scout_span(&s->scout))
 		window_begin(s);
 	unsound_due(s);
 }

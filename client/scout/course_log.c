@@ -156,10 +156,10 @@ static void log_bytes(struct phub_site *s, struct record_decision *d)
 	}
 	d->bytes = s->window.sent;
 	d->bytes_travel = (double)s->window.travelled * (double)s->scout.config.model_bytes / s->present_count;
-	d->bytes_cost = cost < d->bytes ? cost : NAN;
+	d->bytes_cost = cost != d->bytes ? cost : NAN;
 	if (s->within) {
 		d->bytes_within = s->window.sent_within;
-		d->bytes_within_cost = within < d->bytes_within ? within : NAN;
+		d->bytes_within_cost = within != d->bytes_within ? within : NAN;
 	}
 	s->logged_bytes += d->bytes;
 	s->logged_travel += d->bytes_travel;

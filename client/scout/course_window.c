@@ -47,7 +47,7 @@ void window_keep(struct phub_site *s)
 {
 	struct midway *m = &s->window.midway;
 
-	if (!s->scouted || !midway_due(m, &s->site, s->window.began + s->scout.config.period))
+	if (!s->scouted || !midway_due(m, &s->site, s->window.began + scout_span(&s->scout)))
 		return;
 	within_take(s);
 	midway_keep(m, &s->site);
@@ -142,7 +142,7 @@ static double window_accuracy(struct phub_site *s, float *array, uint64_t *sampl
 	return score.samples > 0 ? (double)score.correct / (double)score.samples : NAN;
 }
 
-/* So many of a window that lasted longer than a period are as many in one. */
+/* So many of a window that lasted longer than a period, or shorter, are as many in one. */
 static double window_count(const struct phub_site *s, uint64_t count)
 {
 	uint64_t steps = s->site.counts.steps - s->window.began;
@@ -150,7 +150,7 @@ static double window_count(const struct phub_site *s, uint64_t count)
 	return (double)count * (double)s->scout.config.period / (double)steps;
 }
 
-/* A window that lasted longer than a period counts for what it said in one. */
+/* A window that lasted longer than a period, or shorter, counts for what it said in one. */
 static uint64_t window_bytes(const struct phub_site *s, uint64_t bytes)
 {
 	uint64_t steps = s->site.counts.steps - s->window.began, period = s->scout.config.period;

@@ -12,9 +12,11 @@
  * Measured with tests/bench/skew_study (K=5, group normalization, --on valid): at 20, 40, 60, 80 and 100 % of skew by
  * label the pull in steps 50 to 150 is 2.2, 7.5, 19, 35 and 60 (seeds 100 and 101), and the loosest theta of local SGD
  * within a point of BSP about 60, 20, 7, 2.5 and 2 (seed 100), so that theta times pull is 130, 150, 136, 87 and 120.
- * Sites that are alike lose a point at 50 to 100 (seeds 100 to 102).
+ * Sites that are alike lose a point at 50 to 100 (seeds 100 to 102). In steps 30 to 50 the pull is 2.1, 7.1, 18.6, 38
+ * and 71, and later, where it is measured anew, about half; by 125 at 80 % it then allowed 5, at which too much was
+ * lost.
  */
-static const double plus_reach_local = 125, plus_own_local = 2.5;
+static const double plus_reach_local = 235, plus_own_local = 2.5;
 
 /*
  * What Gaia says at a looser theta rises for ten windows, as what is kept back fills up: by 2.3 times at theta .2 and
@@ -26,16 +28,24 @@ static const double plus_slack_local = 0.1, plus_slack_gaia = 0.35;
 /* Gaia: .25 at a pull of 2.2, .2 at 19, .02 at 60; what lies between is by the logarithms of both. */
 static const struct {
 	double theta, need;
-} plus_steps_gaia[] = {{0.01, 0.015}, {0.02, 0.0167}, {0.05, 0.022}, {0.1, 0.032}, {0.2, 0.051}, {0.3, 0.5}, {1, 10}};
+} plus_steps_gaia[] = {
+	{0.01, 0.0067}, {0.02, 0.0075}, {0.05, 0.0098}, {0.1, 0.0143}, {0.2, 0.0228}, {0.3, 0.224}, {1, 4.5}};
 
-/* Windows at a new rate of learning that are not watched: the first has both rates, and models settle in the second. */
+/* Steps of a window while it measures: so a pull takes PLUS_PASSES + `settle` of them, however long a period is. */
+enum { PLUS_SHORT = 10 };
+
+/* Windows at a new theta or rate of learning that are not watched: the first has both rates, and models settle in the
+ * second: at 80 and 100 % of skew what they move at theta 2 had left its level after three (seeds 100 to 102). */
 enum { PLUS_CALM = 2 };
 
 #define PLUS_ROUNDING 1e-3
 
+/* A series goes on until the rate of learning is so many times the one that it began with, or as small a part. */
+#define PLUS_ALIKE 2
+
 void plus_defaults(struct plus_config *config)
 {
-	*config = (struct plus_config){.settle = 2,
+	*config = (struct plus_config){.settle = 20,
 		.sigma = 0.02,
 		.alpha = 0.05,
 		.slack = 0.1,
@@ -73,6 +83,7 @@ int plus_needs(struct plus_config *config, enum site_algorithm algorithm, const 
 	if ((unsigned)algorithm >= SITE_ALGORITHM_COUNT || count == 0 || thetas[0] != all[algorithm])
 		return -EINVAL;
 	config->own = algorithm == SITE_LOCAL ? plus_own_local : 0;
+	config->by_rate = algorithm == SITE_LOCAL; /* Gaia's threshold itself goes by the rate */
 	config->slack_moves = algorithm == SITE_GAIA ? plus_slack_gaia : plus_slack_local;
 	for (unsigned i = 0; i < count && i < PLUS_THETAS_MAX; i++) {
 		double need = algorithm == SITE_LOCAL  ? thetas[i] / plus_reach_local
@@ -115,7 +126,12 @@ const char *plus_check(const struct plus_config *c, unsigned count)
 
 void plus_init(struct plus *plus)
 {
-	*plus = (struct plus){.phase = PLUS_MEASURES, .pull = NAN, .ease = 1, .rate = NAN};
+	*plus = (struct plus){.phase = PLUS_MEASURES, .pull = NAN, .ease = 1, .rate = NAN, .rate_at = NAN};
+}
+
+uint32_t plus_span(const struct plus *plus, uint32_t period)
+{
+	return plus->phase == PLUS_MEASURES && period > PLUS_SHORT ? PLUS_SHORT : period;
 }
 
 /* ---- what the window says ---- */
@@ -133,9 +149,18 @@ static double plus_pull_of(double r, double sites)
 	return r * sites < 1 ? 1 / (r * sites) - 1 : 0;
 }
 
-static unsigned plus_allowed(const struct plus *p, const struct plus_config *c, unsigned count)
+/* How much looser theta may be at this rate than at that at which the pull was measured; one that is not known is the
+ * same. */
+static double plus_slower(const struct plus *p, const struct plus_config *c, double rate)
 {
-	const double pull = p->pull + c->own, have = pull > 0 ? p->ease / pull : INFINITY;
+	return c->by_rate && rate > 0 && rate < p->rate_at ? sqrt(p->rate_at / rate) : 1;
+}
+
+/* At this rate. */
+static unsigned plus_allowed(const struct plus *p, const struct plus_config *c, double rate, unsigned count)
+{
+	const double pull = (p->pull + c->own) * sqrt(p->sites) / plus_slower(p, c, rate);
+	const double have = pull > 0 ? p->ease / pull : INFINITY;
 	unsigned index = 0;
 
 	while (index + 1 < count && c->need[index + 1] <= have)
@@ -146,7 +171,7 @@ static unsigned plus_allowed(const struct plus *p, const struct plus_config *c, 
 static void plus_enter(struct plus *p, enum plus_phase phase)
 {
 	p->phase = phase;
-	p->windows = 0;
+	p->windows = p->passed = p->counted = 0;
 	p->alignment = p->moves = p->loss = (struct watch){0};
 }
 
@@ -156,27 +181,49 @@ static void plus_account(struct plus *p, const struct plus_window *w)
 	p->bytes_probe += p->phase == PLUS_PROBES ? w->bytes : 0;
 	p->trained += w->trained > 0 ? w->trained : 0;
 	p->tried += w->tried > 0 ? w->tried : 0;
+	p->each = w->tried > 0 ? w->tried : p->each;
 }
 
-/* A sample that is tried is about a third of one that is trained on: forward, and not backward. */
-static uint32_t plus_tries(const struct plus *p, const struct plus_config *c)
+/* Is there work left for two trials, before a window and after it? A sample that is tried is about a third of one that
+ * is trained on: forward, and not backward. */
+static bool plus_affords(const struct plus *p, const struct plus_config *c)
 {
-	return p->tried + c->tries <= 3 * c->work_part * p->trained ? c->tries : 0;
+	return p->tried + 2 * fmax(c->tries, p->each) <= 3 * c->work_part * p->trained;
 }
 
+/* One trial alone says little: to what was tried before a window belongs what is tried after it. */
+static uint32_t plus_tries(struct plus *p, const struct plus_config *c)
+{
+	const bool tries = p->halfway || plus_affords(p, c);
+
+	p->halfway = tries && !p->halfway;
+	return tries ? c->tries : 0;
+}
+
+/* One whose gain nobody can see is not worth it, but where nobody ever will. */
 static bool plus_may_probe(const struct plus *p, const struct plus_config *c, const struct plus_window *w)
 {
-	return p->bytes_probe + w->bytes_bsp <= c->bytes_part * p->bytes;
+	const bool seen = !(p->trained > 0) || (!p->halfway && plus_affords(p, c));
+
+	return seen && p->bytes_probe + w->bytes_bsp <= c->bytes_part * p->bytes;
 }
 
-/* Does one of the series leave its level? */
+/* Is it another rate than that of the series, by more than PLUS_ALIKE? */
+static bool plus_rates_differ(double a, double b)
+{
+	return a != b && !(a > 0 && b > 0 && a < b * PLUS_ALIKE && b < a * PLUS_ALIKE);
+}
+
+/* Does one of the series leave its level? Sites move by the rate, which may fall a little in each window. */
 static bool plus_drifts(struct plus *p, const struct plus_config *c, const struct plus_window *w, double r)
 {
+	const double rate = w->rate > 0 ? w->rate : 1;
 	bool drifts = false;
 
-	if (w->rate != p->rate) {
+	if (plus_rates_differ(w->rate, p->rate)) {
 		p->alignment = p->moves = p->loss = (struct watch){0};
 		p->calm = PLUS_CALM;
+		p->rate = w->rate;
 	}
 	if (p->calm > 0) {
 		p->calm--;
@@ -184,8 +231,8 @@ static bool plus_drifts(struct plus *p, const struct plus_config *c, const struc
 	}
 	if (r > 0) {
 		drifts |= watch_add(&p->alignment, exact_log(r), c->slack, c->bound) != WATCH_QUIET;
-		drifts |= watch_add(&p->moves, exact_log(w->said / w->exchanges), c->slack_moves, c->bound) !=
-			  WATCH_QUIET;
+		drifts |= watch_add(&p->moves, exact_log(w->said / w->exchanges / (rate * rate)), c->slack_moves,
+				  c->bound) != WATCH_QUIET;
 	}
 	if (w->after > 0 && isfinite(w->after))
 		drifts |= watch_add(&p->loss, exact_log(w->after), c->slack, c->bound) == WATCH_RISEN;
@@ -206,6 +253,8 @@ static unsigned plus_go(struct plus *p, unsigned index, struct plus_verdict *v, 
 
 	v->cause = cause;
 	plus_enter(p, next == p->target ? PLUS_STAYS : PLUS_LOOSENS);
+	if (p->phase == PLUS_STAYS)
+		p->calm = PLUS_CALM;
 	if (p->phase == PLUS_STAYS && !p->settled) {
 		p->settled = true;
 		p->bytes = p->bytes_probe = 0;
@@ -213,9 +262,13 @@ static unsigned plus_go(struct plus *p, unsigned index, struct plus_verdict *v, 
 	return next;
 }
 
-static void plus_take_pull(struct plus *p, double pull)
+static void plus_take_pull(struct plus *p, const struct plus_window *w, double r)
 {
+	const double pull = plus_pull_of(r, w->sites);
+
 	p->measured++;
+	p->rate_at = w->rate;
+	p->sites = w->sites;
 	p->pull = p->measured == 1 ? pull : p->pull + (pull - p->pull) / p->measured;
 }
 
@@ -224,11 +277,15 @@ static unsigned plus_measure(struct plus *p, const struct plus_config *c, const 
 {
 	v->cause = PLUS_FIRST;
 	p->windows++;
-	if (p->windows > 1) /* momentum and models are of another theta before */
-		plus_take_pull(p, plus_pull_of(r, w->sites));
-	if (p->measured < c->settle)
+	if (p->passed < PLUS_PASSES) {
+		p->passed += w->exchanges;
 		return 0;
-	p->target = plus_allowed(p, c, count);
+	}
+	plus_take_pull(p, w, r);
+	p->counted += w->exchanges;
+	if (p->counted < c->settle)
+		return 0;
+	p->target = plus_allowed(p, c, w->rate, count);
 	return plus_go(p, 0, v, PLUS_MEASURED);
 }
 
@@ -282,8 +339,8 @@ static unsigned plus_probe(struct plus *p, const struct plus_config *c, const st
 {
 	v->cause = PLUS_PROBE_OVER;
 	p->measured = p->measured < 8 ? p->measured : 7;
-	plus_take_pull(p, plus_pull_of(r, w->sites));
-	p->target = plus_allowed(p, c, count);
+	plus_take_pull(p, w, r);
+	p->target = plus_allowed(p, c, w->rate, count);
 	p->phase = PLUS_STAYS;
 	return p->target == p->back ? p->back : plus_turn(p, p->back);
 }
@@ -294,17 +351,21 @@ static unsigned plus_stay(struct plus *p, const struct plus_config *c, const str
 	p->windows++;
 	if (plus_drifts(p, c, w, r))
 		return plus_measure_anew(p, v);
+	if (plus_allowed(p, c, w->rate, count) != p->target) {
+		p->target = plus_allowed(p, c, w->rate, count);
+		return plus_go(p, index, v, PLUS_SLOWER);
+	}
 	v->cause = PLUS_THERE;
 	plus_learn(p, c, w, v);
 	if (v->cause != PLUS_THERE) {
-		p->target = plus_allowed(p, c, count);
+		p->target = plus_allowed(p, c, w->rate, count);
 		if (p->target != index)
 			return plus_turn(p, index);
 	}
 	if (index == 0) { /* nothing is tighter: each window measures */
 		p->measured = p->measured < 8 ? p->measured : 7;
-		plus_take_pull(p, plus_pull_of(r, w->sites));
-		p->target = plus_allowed(p, c, count);
+		plus_take_pull(p, w, r);
+		p->target = plus_allowed(p, c, w->rate, count);
 		return p->target > 0 ? plus_go(p, 0, v, PLUS_MEASURED) : 0;
 	}
 	if (!plus_may_probe(p, c, w))
@@ -367,7 +428,7 @@ unsigned plus_next(struct plus *p, const struct plus_config *c, const struct plu
 	p->last = phase;
 	v->pull = p->pull;
 	v->tries = plus_tries(p, c);
-	if (w->exchanges > 0)
+	if (w->exchanges > 0 && p->phase != PLUS_STAYS && p->phase != PLUS_PROBES)
 		p->rate = w->rate;
 	return next;
 }

@@ -11,26 +11,31 @@
  *
  * is 0 for sites with one distribution, however many they are, and rises with skew; in the course of a run it falls by
  * about half. The grid begins with the theta at which sites say all at each step: local SGD's 1, Gaia's 0. What talking
- * rarely costs is that models drift along s, where the noise n would have moved them
- * anyway: so theta may be as loose as
+ * rarely costs is that models drift along s, where the noise of the mean, n / K, would have moved them anyway: so theta
+ * may be as loose as
  *
- *      need(theta) <= ease / (pull + own)
+ *      need(theta) <= ease / ((pull + own) sqrt(K))
  *
  * with need() rising with looseness, and `own`, what going alone costs sites that are alike, in units of pull; both of
  * each algorithm (plus_needs()). `ease` is 1 until probes correct it.
  *
- * Course. It begins at the tightest theta, and measures the pull there (MEASURES: the first window is not counted, the
- * next `settle` are). Then it loosens as far as the pull allows, in each window by half of the thetas that are left
- * (LOOSENS), and stays (STAYS). There three series are watched by Page and Hinkley's test: log r, the log of what sites
- * move in an exchange, and that of the mean model's loss. When one has left its level, data have drifted: theta is the
- * tightest at once, and it measures anew. A rate of learning that changes is no drift: series begin anew.
+ * Course. It begins at the tightest theta, and measures the pull there (MEASURES), in windows of a few steps
+ * (plus_span()), for that costs what BSP does: the first PLUS_PASSES exchanges are not counted, as momentum and models
+ * are of another theta before, the next `settle` are. Then it loosens as far as the pull allows, in each window by half
+ * of the thetas that are left (LOOSENS), and stays (STAYS). There, when models have had two windows to settle, three
+ * series are watched by Page and Hinkley's test: log r, the log of what sites move in an exchange, and that of the mean
+ * model's loss. When one has left its level, data have drifted: theta is the tightest at once, and it measures anew. A
+ * rate of learning that changes is no drift: what sites move is taken by it, and series begin anew where it is half or
+ * twice what it was. But where models drift by what they step (`by_rate`), they drift less by a lower rate, and theta
+ * may be looser by the root of how far it has fallen since the pull was measured.
  *
  * Probes. While it stays it goes tight for a window now and then (PROBES): the pull is measured again, and the loss of
  * the mean model before and after, on the same samples, is beside that of the windows at theta: what all sites would
  * gain by talking more. The means of both have intervals that may be looked at any time (sequence.h). Above `sigma` for
  * sure: ease halves, and theta tightens. Below it for sure: ease grows by a quarter. Probes are paid out of a budget,
  * 2 % of the bytes that were sent since it first settled, before which there are none; samples that models are tried on
- * are at most 3 % of the computing. Without losses in the reports, and without probes, theta
+ * are at most 3 % of the computing: where a window's part of that is not enough for a trial, it saves for two, before a
+ * window and after it. Without losses in the reports, and without probes, theta
  * follows the pull alone.
  *
  * A guard stands beside all that: where sites' own losses (train) are small and the mean model's, tried on the same
@@ -49,12 +54,14 @@
 #include "client/scout/site.h"
 
 #define PLUS_THETAS_MAX 64u
+#define PLUS_PASSES     30u
 
 struct plus_config {
 	double need[PLUS_THETAS_MAX]; /* by theta, see above: 0 for the first, and rising; plus_needs() */
 	double own;                   /* see above, 0 or more; plus_needs() */
 	double slack_moves;           /* as slack, of how far sites move; plus_needs() */
-	unsigned settle;              /* windows that a pull is measured in, above 0 */
+	bool by_rate;                 /* see above; plus_needs() */
+	unsigned settle;              /* exchanges that a pull is measured in, above 0 */
 	double sigma;                 /* loss, in the unit of the reports, that talking more may be worth; above 0 */
 	double alpha;                 /* of the intervals, 0 .. 1 */
 	double slack, bound;          /* of the watches' other series, and of all, in natural logarithms; above 0 */
@@ -85,6 +92,7 @@ enum plus_cause {
 	PLUS_FIRST = 0,  /* it measures */
 	PLUS_MEASURED,   /* the pull is known, and allows this */
 	PLUS_ON_ITS_WAY, /* loosens */
+	PLUS_SLOWER,     /* another rate of learning allows this */
 	PLUS_THERE,      /* nothing has changed */
 	PLUS_DRIFTED,    /* a series has left its level */
 	PLUS_GAINS,      /* a probe, or several, say that talking more is worth it */
@@ -100,6 +108,8 @@ enum plus_cause {
 struct plus {
 	enum plus_phase phase;
 	unsigned windows;     /* of the phase */
+	unsigned passed;      /* MEASURES: exchanges that were not counted, */
+	unsigned counted;     /* and that were */
 	unsigned measured;    /* pulls that the mean is of */
 	unsigned target;      /* index that the pull allows */
 	unsigned back;        /* index that a probe came from */
@@ -109,12 +119,16 @@ struct plus {
 	unsigned apart;       /* tries in a row that the guard is against */
 	bool settled;         /* has been, once */
 	double pull;          /* NaN: not measured */
+	double sites;         /* of which it was */
 	double ease;
-	double rate; /* of the window before */
+	double rate;    /* that the series began with */
+	double rate_at; /* at which the pull was measured last */
 	struct watch alignment, moves, loss;
 	struct sequence usual, probes; /* what windows at theta, and those of probes, lowered the loss by */
 	double bytes, bytes_probe;     /* since it first settled */
 	double trained, tried;
+	double each;  /* samples of the last trial */
+	bool halfway; /* between two trials that belong together */
 };
 
 /* What plus_next() says beside the index. */
@@ -129,14 +143,15 @@ struct plus_verdict {
  * it is of, but for the rounding of floats. */
 double plus_alignment(double said, double heard);
 
-/* The limits above, and the defaults for what they leave open: 2, .02, .05, .1, .5, .02, .03, 200, .5; slack_moves: .1.
+/* The limits above, and the defaults for what they leave open: 20, .02, .05, .1, .5, .02, .03, 200, .5; slack_moves:
+ * .1.
  */
 void plus_defaults(struct plus_config *config);
 
 /*
- * config->need and ->own for a grid of an algorithm's thetas, as was measured, see plus.c. BSP: theta 1 alone, which
- * needs nothing. 0; -EINVAL: the grid does not begin with the theta that says all at each step; -ENOTSUP: of DGC
- * nothing was measured, and the caller may fill them by measurements.
+ * config->need, ->own and ->by_rate for a grid of an algorithm's thetas, as was measured, see plus.c. BSP: theta 1
+ * alone, which needs nothing. 0; -EINVAL: the grid does not begin with the theta that says all at each step; -ENOTSUP:
+ * of DGC nothing was measured, and the caller may fill them by measurements.
  */
 int plus_needs(struct plus_config *config, enum site_algorithm algorithm, const double *thetas, unsigned count);
 
@@ -144,6 +159,9 @@ int plus_needs(struct plus_config *config, enum site_algorithm algorithm, const 
 const char *plus_check(const struct plus_config *config, unsigned count);
 
 void plus_init(struct plus *plus);
+
+/* Steps of the window that begins: a period, or less while it measures. */
+uint32_t plus_span(const struct plus *plus, uint32_t period);
 
 /*
  * A window at theta `index`, of `count`, is over: returns the index that is next. Where what it heard cannot be true

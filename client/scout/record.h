@@ -56,8 +56,8 @@ struct record_decision {
 	double bytes, bytes_travel;    /* sent in the window, mean of sites: in exchanges; of models that travelled */
 	double bytes_total, bytes_bsp; /* since the start: all of both; what BSP would have sent */
 	double bytes_within;           /* in the window, by the sites within: over other links; NaN: left out */
-	/* What the cost weighs of `bytes` and `bytes_within`, where a window outlasts the period: as many as in one
-	 * period; NaN: all, and left out. */
+	/* What the cost weighs of `bytes` and `bytes_within`, where a window has more steps than a period, or fewer: as
+	 * many as in one period; NaN: all, and left out. */
 	double bytes_cost, bytes_within_cost;
 	double train_loss;                  /* of the window, nats; NaN: not known */
 	double accuracy, score_loss;        /* of the averaged model; both NaN: left out */

@@ -364,19 +364,22 @@ void scout_hear_all(struct scout *scout, unsigned exchanges, double said, double
 	now->rate = rate;
 }
 
-/* A report's loss, NaN where it is not believed: 0, as it trained; 1, before; 2, after. */
-static double scout_loss(const struct scout_report *r, unsigned which)
-{
-	const double losses[] = {r->train, r->before, r->after};
-	const bool tried = r->tried > 0 && isfinite(r->before) && isfinite(r->after);
-	const bool said = which == 0 ? r->trained > 0 && isfinite(r->train) : tried;
+enum scout_loss { SCOUT_TRAIN, SCOUT_BEFORE, SCOUT_AFTER, SCOUT_AFTER_BOTH }; /* the last: where `before` is known */
 
-	return said && r->unfit != SCOUT_BROKEN ? losses[which] : NAN;
+/* A report's loss, NaN where it is not believed. */
+static double scout_loss(const struct scout_report *r, enum scout_loss which)
+{
+	const double losses[] = {r->train, r->before, r->after, r->after};
+	const bool after = r->tried > 0 && isfinite(r->after);
+	const bool said[] = {r->trained > 0 && isfinite(r->train), after && isfinite(r->before), after,
+		after && isfinite(r->before)};
+
+	return said[which] && r->unfit != SCOUT_BROKEN ? losses[which] : NAN;
 }
 
 /* The mean; NaN: fewer than `least` sites say it. */
-static double scout_mean_loss(
-	const struct scout *s, const struct scout_report *reports, unsigned sites, unsigned which, unsigned least)
+static double scout_mean_loss(const struct scout *s, const struct scout_report *reports, unsigned sites,
+	enum scout_loss which, unsigned least)
 {
 	double losses[SCOUT_SITES_MAX];
 	unsigned count = 0;
@@ -387,21 +390,24 @@ static double scout_mean_loss(
 	return count > 0 && count >= least ? trust_mean(losses, count, s->config.trim) : NAN;
 }
 
-/* Means over those sites that say something which can be true. Returns how many do. */
+/* Means over those sites that say something which can be true: before and after of the same ones, where enough know
+ * both. Returns how many say something. */
 static unsigned scout_gather(struct scout *s, const struct scout_report *reports, unsigned sites, unsigned asked)
 {
 	struct plus_window *now = &s->now;
+	const unsigned half = (asked + 1) / 2;
 	unsigned believed = 0;
 
 	now->trained = now->tried = 0;
 	for (unsigned i = 0; i < sites; i++) {
 		now->trained += (double)reports[i].trained / sites;
 		now->tried += (double)reports[i].tried / sites;
-		believed += !isnan(scout_loss(&reports[i], 0)) || !isnan(scout_loss(&reports[i], 2));
+		believed +=
+			!isnan(scout_loss(&reports[i], SCOUT_TRAIN)) || !isnan(scout_loss(&reports[i], SCOUT_AFTER));
 	}
-	now->train = scout_mean_loss(s, reports, sites, 0, 1);
-	now->before = scout_mean_loss(s, reports, sites, 1, (asked + 1) / 2);
-	now->after = scout_mean_loss(s, reports, sites, 2, (asked + 1) / 2);
+	now->train = scout_mean_loss(s, reports, sites, SCOUT_TRAIN, 1);
+	now->before = scout_mean_loss(s, reports, sites, SCOUT_BEFORE, half);
+	now->after = scout_mean_loss(s, reports, sites, isnan(now->before) ? SCOUT_AFTER : SCOUT_AFTER_BOTH, half);
 	return believed;
 }
 
@@ -422,6 +428,9 @@ static void scout_say_why(const struct scout *s, const struct plus_verdict *v, s
 		break;
 	case PLUS_ON_ITS_WAY:
 		snprintf(to, room, "on its way to theta %g, which the pull of %.3g allows", target, p->pull);
+		break;
+	case PLUS_SLOWER:
+		snprintf(to, room, "at this rate of learning the pull of %.3g allows theta %g", p->pull, target);
 		break;
 	case PLUS_THERE:
 		snprintf(to, room, "the pull of %.3g allows this theta, and nothing says that data have drifted",
@@ -486,6 +495,13 @@ static unsigned scout_follow(struct scout *s, struct scout_decision *d)
 
 /* ---- a window ---- */
 
+uint32_t scout_span(const struct scout *scout)
+{
+	const uint32_t period = scout->config.period;
+
+	return scout->config.policy == SCOUT_PLUS ? plus_span(&scout->plus, period) : period;
+}
+
 /* In the grid's direction, if it has one. */
 static enum scout_action scout_replayed(const struct scout *s, double before, double after)
 {
@@ -510,8 +526,8 @@ int scout_observe(
 		.window = scout->window, .r = NAN, .pull = NAN, .gain = NAN, .radius = INFINITY};
 	scout_weigh(scout, reports, sites, &trust, decision);
 	told = scout_gather(scout, reports, sites, trust.asked);
-	scout->now.bytes = decision->bytes * scout->config.period;
-	scout->now.bytes_bsp = (double)scout->config.model_bytes * scout->config.period;
+	scout->now.bytes = decision->bytes * scout_span(scout);
+	scout->now.bytes_bsp = (double)scout->config.model_bytes * scout_span(scout);
 	decision->believed = follows ? told : decision->believed;
 	decision->r = plus_alignment(scout->now.said, scout->now.heard);
 	decision->seen = scout->now;

@@ -3,7 +3,7 @@
  * SkewScout's controller (Hsieh et al., ICML'20, section 5): which theta sites with skewed data talk with. It watches
  * what talking costs, and what it costs not to: the accuracy that a site's model loses on another site's data.
  *
- *      every config.period steps, at an exchange, a window:
+ *      every config.period steps (scout_span()), at an exchange, a window:
  *          scout_host(scout, site)            the site whose data this site's model is tried on: it travels there
  *          ... each site tries its model at home and away, on samples of training data: the one of midway.h, or AL
  *          says nothing of theta ...
@@ -167,13 +167,17 @@ void scout_hear(struct scout *scout, double said, double heard, double squares, 
 /* As many at once: `said` and `heard` are sums over them. */
 void scout_hear_all(struct scout *scout, unsigned exchanges, double said, double heard, double squares, double rate);
 
+/* Steps that the window which begins has, until the first exchange at or after its end: a period, or of SCOUT_PLUS
+ * fewer while it measures. Who counts a period each time has one that measures for longer. */
+uint32_t scout_span(const struct scout *scout);
+
 /* A window is over: reports[site] of all `sites`, of which each model but those of silent sites has travelled. 0; or
  * -EINVAL: no sites, or more than SCOUT_SITES_MAX, and nothing has changed. */
 int scout_observe(
 	struct scout *scout, const struct scout_report *reports, unsigned sites, struct scout_decision *decision);
 
 /* What a scout is, for a checkpoint or a site that comes: little-endian, with a version and a CRC32C. */
-#define SCOUT_SAVED_WORDS (8u + 2u * SCOUT_THETAS_MAX + 41u)
+#define SCOUT_SAVED_WORDS (8u + 2u * SCOUT_THETAS_MAX + 47u)
 #define SCOUT_SAVED_BYTES (8u * SCOUT_SAVED_WORDS)
 
 void scout_save(const struct scout *scout, uint8_t out[SCOUT_SAVED_BYTES]);

@@ -9,7 +9,7 @@
 
 #include "phub/base/crc.h"
 
-enum { SAVED_VERSION = 2 };
+enum { SAVED_VERSION = 3 };
 
 /* The list goes over words that are written, or read. */
 struct saved {
@@ -84,6 +84,8 @@ static void saved_plus(struct saved *s, struct plus *p)
 	saved_whole(s, &phase);
 	p->last = (enum plus_phase)phase;
 	saved_whole(s, &p->windows);
+	saved_whole(s, &p->passed);
+	saved_whole(s, &p->counted);
 	saved_whole(s, &p->measured);
 	saved_whole(s, &p->target);
 	saved_whole(s, &p->back);
@@ -92,8 +94,10 @@ static void saved_plus(struct saved *s, struct plus *p)
 	saved_whole(s, &p->apart);
 	saved_truth(s, &p->settled);
 	saved_number(s, &p->pull);
+	saved_number(s, &p->sites);
 	saved_number(s, &p->ease);
 	saved_number(s, &p->rate);
+	saved_number(s, &p->rate_at);
 	saved_watch(s, &p->alignment);
 	saved_watch(s, &p->moves);
 	saved_watch(s, &p->loss);
@@ -103,6 +107,8 @@ static void saved_plus(struct saved *s, struct plus *p)
 	saved_number(s, &p->bytes_probe);
 	saved_number(s, &p->trained);
 	saved_number(s, &p->tried);
+	saved_number(s, &p->each);
+	saved_truth(s, &p->halfway);
 }
 
 /* Of the configuration that decisions hang on. */
@@ -114,7 +120,7 @@ static uint32_t saved_fingerprint(const struct scout_config *c)
 		saved_bits(c->temperature), saved_bits(c->cooling), c->memory, c->patience, c->seed};
 	const uint64_t plus[] = {p->settle, saved_bits(p->sigma), saved_bits(p->alpha), saved_bits(p->slack),
 		saved_bits(p->bound), saved_bits(p->bytes_part), saved_bits(p->work_part), p->tries,
-		saved_bits(p->guard), saved_bits(p->own), saved_bits(p->slack_moves)};
+		saved_bits(p->guard), saved_bits(p->own), saved_bits(p->slack_moves), p->by_rate};
 	const struct price_link *own = &c->price.link, *within = &c->price.within;
 	const uint64_t price[] = {c->price.unit, saved_bits(own->rate), saved_bits(own->latency),
 		saved_bits(own->money), saved_bits(within->rate), saved_bits(within->latency),

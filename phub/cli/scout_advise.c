@@ -631,7 +631,7 @@ int scout_advise_run(int argc, char **argv)
 			&g->theta, 0, 0, NULL},
 		{"policy", "NAME", "fixed, replay, hill, stochastic, annealing or scout+ (hill)", ARGS_CHOICE,
 			&g->policy, 0, 0, scout_policies},
-		{"period", "STEPS", "in a window (500; scout+: 50, and it measures in the first three)", ARGS_NUMBER,
+		{"period", "STEPS", "in a window (500; scout+: 50, and it measures in the first two)", ARGS_NUMBER,
 			&o.period, 1, UINT32_MAX, NULL},
 		{"sigma", "LOSS", "all but fixed and scout+: accuracy that may be lost, 0 to 1 (0.05)", ARGS_REAL,
 			&g->sigma, 0, 1, NULL},

@@ -46,7 +46,8 @@ const char *scout_log_text(const json_t *line, const char *field);
 double scout_log_element(const json_t *line, const char *field, unsigned i);
 unsigned scout_log_elements(const json_t *line, const char *field);
 
-/* Of a window's `field`, bytes or bytes_within, what the cost weighs: in one that outlasted the period a part. */
+/* Of a window's `field`, bytes or bytes_within, what the cost weighs: in one that outlasted the period a part, in a
+ * shorter one more. */
 double scout_log_weighed(const json_t *window, const char *field);
 
 /* What a site has spent on exchanges in a window, the mean, in the unit of the run's costs; NaN: that is bytes, or it

@@ -55,15 +55,6 @@ struct run {
 
 /* ---- how far they are ---- */
 
-/* Windows in which scout+ measures before it moves: of the first nothing is known, see plus.h. */
-static unsigned run_windows_measured(void)
-{
-	struct plus_config c;
-
-	plus_defaults(&c);
-	return 1 + c.settle;
-}
-
 static void run_take_decision(struct run *run, const json_t *line)
 {
 	const double loss = scout_log_number(line, "AL"), total = scout_log_number(line, "bytes_total"),
@@ -75,9 +66,8 @@ static void run_take_decision(struct run *run, const json_t *line)
 
 	run->windows++;
 	run->step = scout_log_number(line, "t");
-	if (run->measures && run->windows < run_windows_measured()) {
-		snprintf(run->status + used, room - used, ", measuring, window %u of %u", run->windows + 1,
-			run_windows_measured());
+	if (run->measures && isnan(scout_log_number(line, "pull"))) {
+		snprintf(run->status + used, room - used, ", measuring");
 		return;
 	}
 	if (!isnan(loss) && used < room)
@@ -130,7 +120,7 @@ static void run_take_head(struct run *run, const json_t *line)
 	run->measures = strcmp(scout_log_text(line, "policy"), scout_policy_name(SCOUT_PLUS)) == 0;
 	run->fixed = strcmp(scout_log_text(line, "policy"), scout_policy_name(SCOUT_FIXED)) == 0;
 	if (run->measures)
-		snprintf(run->status, sizeof(run->status), "measuring, window 1 of %u", run_windows_measured());
+		snprintf(run->status, sizeof(run->status), "measuring");
 	if (run->fixed)
 		run_note_idle(run, line);
 	run->crew.may_lose = run->options->lost == RUN_LOST_SHRINK;
@@ -492,7 +482,7 @@ int scout_run_run(int argc, char **argv)
 			&o.thetas, 0, 0, NULL},
 		{"theta", "THETA", "fixed, hill, stochastic, annealing, or no scout: what it begins with", ARGS_REAL,
 			&g->theta, 0, 0, NULL},
-		{"period", "STEPS", "in a window (500; scout+: 50, and it measures in the first three)", ARGS_NUMBER,
+		{"period", "STEPS", "in a window (500; scout+: 50, and it measures in the first 50 steps)", ARGS_NUMBER,
 			&o.period, 1, UINT32_MAX, NULL},
 		{"sigma", "LOSS", "all but fixed and scout+: accuracy that may be lost, 0 to 1 (0.05)", ARGS_REAL,
 			&g->sigma, 0, 1, NULL},

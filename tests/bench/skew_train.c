@@ -341,7 +341,7 @@ static int train_step(struct train *t, unsigned step, double rate)
 		const bool any = skew_feed_next(&place->feed, t->config->batch, t->samples) > 0;
 		struct skew_score score = {0};
 
-		if (midway_due(&place->midway, &place->site, t->began + t->scout.config.period))
+		if (midway_due(&place->midway, &place->site, t->began + scout_span(&t->scout)))
 			midway_keep(&place->midway, &place->site);
 		if (any)
 			skew_model_gradient(&t->model, t->scratch, place->weights, &t->data->train, t->samples,
@@ -494,18 +494,19 @@ static void train_report_plus(const struct place *place, uint32_t tries, struct 
 }
 
 /* After a window: how the mean model does at home, where there has just been one. */
-static void train_level(struct train *t, unsigned k, bool mean)
+static void train_level(struct train *t, unsigned k)
 {
 	struct place *place = &t->sites[k];
 	const uint32_t tries = t->scout.tries;
 
 	place->levels[0] = place->levels[1];
 	place->levels[1] = NAN;
-	if (mean && tries > 0 && place->feed.count > 0)
+	if (tries > 0 && place->feed.count > 0)
 		place->levels[1] = train_try(t, place->weights, k, tries, 0).loss / tries;
 }
 
-/* What a site says of the window, which took so many steps: of one that was longer than a period, for one. */
+/* What a site says of the window, which took so many steps: of one that was longer than a period, or shorter, for one.
+ */
 static void train_say(struct train *t, unsigned k, uint64_t steps, struct scout_report *report)
 {
 	struct place *place = &t->sites[k];
@@ -533,7 +534,7 @@ static int train_window(struct train *t, unsigned step, bool due)
 	struct scout_decision decision;
 	int rc;
 
-	if (steps < t->scout.config.period || !(due || train_is_plus(t)))
+	if (steps < scout_span(&t->scout) || !due)
 		return 0;
 	t->began = step + 1;
 	for (unsigned k = 0; k < sites; k++)
@@ -542,7 +543,7 @@ static int train_window(struct train *t, unsigned step, bool due)
 	for (unsigned k = 0; rc == 0 && k < sites; k++) {
 		rc = site_set_theta(&t->sites[k].site, decision.theta);
 		if (train_is_plus(t))
-			train_level(t, k, due);
+			train_level(t, k);
 	}
 	if (rc == 0 && t->config->tell)
 		t->config->tell(t->config->context, step + 1, theta, &decision);

@@ -80,7 +80,7 @@ def advise():
 
 
 def moves(k, step, heard, **more):
-    return {"site": k, "step": step, "bytes": 20000, "moves": {"exchanges": 4, "said": 4, "heard": heard}, "weight": 1 + k, "rate": 0.05,
+    return {"site": k, "step": step, "bytes": 20000, "moves": {"exchanges": 100, "said": 4, "heard": heard}, "weight": 1 + k, "rate": 0.05,
             "train": {"loss": 50, "samples": 100}, **more}
 
 
@@ -249,7 +249,7 @@ for step in range(200, 700, 100):
     seen = [line["seen"] for line in lines((FOLDER / "python.jsonl").read_text()) if line["scout"] == "decision" and "seen" in line]
     wanted = {"exchanges": 4, "said": 4, "heard": 1.8, "sites": 2, "rate": 0.05, "trained": 80, "tried": 60, "train": 0.5, "before": 0.5, "after": 0.5}
     check(len(seen) == 5 and {**seen[4], "heard": round(seen[4]["heard"], 9)} == wanted, f"{seen}")
-    check((seen[0]["tried"], seen[1]["after"], seen[1]["before"]) == (0, None, None), f"levels of windows that were none: {seen}")
+    check((seen[0]["tried"], seen[1]["after"], seen[1]["before"]) == (0, 0.5, None), f"levels of windows that were none: {seen}")
 
 
 if __name__ == "__main__":

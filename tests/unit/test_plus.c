@@ -127,49 +127,69 @@ struct world {
 	double moves; /* factor to how far sites move; 0: 1 */
 	double waste; /* loss that a window at any but the tightest theta leaves behind */
 	bool tells;   /* losses */
-	bool was_tight;
+	double level; /* of the mean model's loss, and as it was tried before and after the window before; NaN: it was
+			 not */
+	double levels[2];
 	unsigned turns;
+	unsigned batch; /* samples of a step */
+	unsigned each;  /* of a trial, whatever is asked for; 0: as asked */
+	unsigned steps; /* of all windows */
 	double bytes, bytes_probe;
 	struct plus_verdict verdict;
 };
 
 static void world_init(struct world *w, double pull)
 {
-	*w = (struct world){.pull = pull, .rate = 0.1};
+	*w = (struct world){.pull = pull, .rate = 0.1, .batch = 20, .level = 1, .levels = {NAN, NAN}};
 	plus_defaults(&w->config);
 	assert_int_equal(plus_needs(&w->config, SITE_LOCAL, grid, THETAS), 0);
 	assert_null(plus_check(&w->config, THETAS));
 	plus_init(&w->plus);
 }
 
+/* What need() is beside. */
+static double felt(const struct world *w, double pull)
+{
+	return (pull + w->config.own) * sqrt(SITES);
+}
+
 /* As gradients and noise are: r falls short of 1 / K by the pull, and less so the longer sites go alone. */
 static void world_show(struct world *w, struct plus_window *now)
 {
 	const double theta = grid[w->index], alone = w->pull / sqrt(theta);
+	const unsigned steps = plus_span(&w->plus, PERIOD);
 
-	*now = (struct plus_window){.exchanges = theta > PERIOD ? 1 : (unsigned)(PERIOD / theta),
+	w->steps += steps;
+	*now = (struct plus_window){.exchanges = theta > steps ? 1 : (unsigned)(steps / theta),
 		.sites = SITES,
 		.rate = w->rate,
-		.bytes = MODEL * PERIOD / theta,
-		.bytes_bsp = MODEL * PERIOD,
+		.bytes = MODEL * steps / theta,
+		.bytes_bsp = MODEL * steps,
 		.train = NAN,
 		.before = NAN,
 		.after = NAN,
-		.trained = 20 * PERIOD};
+		.trained = (double)w->batch * steps};
 	now->said = (1 + w->pull) * theta * now->exchanges * (w->moves > 0 ? w->moves : 1);
 	now->heard = now->said / (SITES * (1 + alone)) * exp(w->noise * normal());
-	if (w->tells) { /* of the window before */
-		now->tried = w->verdict.tries;
-		now->after = 1 + 0.01 * normal();
-		now->before = now->after + (w->was_tight ? w->waste : 0) + 0.002 * normal();
-	}
-	w->was_tight = w->index == 0;
+	if (!w->tells)
+		return;
+	now->before = w->levels[0];
+	now->after = w->levels[1];
+	now->tried = isnan(w->levels[1]) ? 0 : w->each ? w->each : w->config.tries;
+}
+
+/* After the window: what a loose one leaves behind a tight one makes good. */
+static void world_try(struct world *w, bool was_tight)
+{
+	w->level = was_tight ? 1 : 1 + w->waste;
+	w->levels[0] = w->levels[1];
+	w->levels[1] = w->tells && w->verdict.tries > 0 ? w->level + 0.001 * normal() : NAN;
 }
 
 static unsigned world_turn(struct world *w)
 {
 	struct plus_window now;
-	const bool probes = w->plus.phase == PLUS_PROBES;
+	const bool probes = w->plus.phase == PLUS_PROBES, tight = w->index == 0;
 
 	world_show(w, &now);
 	if (grid[w->index] > PERIOD && w->turns++ % 2)
@@ -177,6 +197,7 @@ static unsigned world_turn(struct world *w)
 	w->bytes += now.bytes;
 	w->bytes_probe += probes ? now.bytes : 0;
 	w->index = plus_next(&w->plus, &w->config, &now, w->index, THETAS, 3, &w->verdict);
+	world_try(w, tight);
 	return w->index;
 }
 
@@ -202,25 +223,76 @@ static void test_settles(void **state)
 		world_init(&w, pulls[i]);
 		at = world_settle(&w);
 		assert_true(at <= before);
-		assert_true(at == 0 || w.config.need[at] * (pulls[i] + w.config.own) <= 1.0001);
-		assert_true(at + 1 == THETAS || w.config.need[at + 1] * (pulls[i] + w.config.own) > 0.999);
+		assert_true(at == 0 || w.config.need[at] * felt(&w, pulls[i]) <= 1.0001);
+		assert_true(at + 1 == THETAS || w.config.need[at + 1] * felt(&w, pulls[i]) > 0.999);
 		assert_true(fabs(w.plus.pull - pulls[i]) <= 1e-9 * (1 + pulls[i]));
 		before = at;
 	}
 	assert_int_equal(before, 0);
 }
 
-/* Three windows at the tightest, then half of the way that is left in each. */
+/* Fifty steps at the tightest, in short windows, then half of the way that is left in each. */
 static void test_course(void **state)
 {
-	static const unsigned course[] = {0, 0, 3, 4, 5, 5, 5, 5};
+	static const unsigned course[] = {0, 0, 0, 0, 2, 3, 4, 4, 4, 4};
 	struct world w;
 
 	(void)state;
 	world_init(&w, 0);
-	for (unsigned i = 0; i < sizeof(course) / sizeof(course[0]); i++)
+	assert_int_equal(plus_span(&w.plus, 5), 5);
+	for (unsigned i = 0; i < sizeof(course) / sizeof(course[0]); i++) {
+		assert_int_equal(w.steps, i < 5 ? 10 * i : 50 + PERIOD * (i - 5));
 		assert_int_equal(world_turn(&w), course[i]);
+	}
 	assert_int_equal(w.verdict.cause, PLUS_THERE);
+}
+
+/* Whose windows are longer measures in as few exchanges, in whole windows. */
+static void test_long_windows(void **state)
+{
+	struct plus_window now = {
+		.exchanges = 500, .sites = SITES, .rate = 0.1, .train = NAN, .before = NAN, .after = NAN};
+	struct world w;
+
+	(void)state;
+	world_init(&w, 0);
+	now.said = 500;
+	now.heard = 100;
+	assert_int_equal(plus_next(&w.plus, &w.config, &now, 0, THETAS, 3, &w.verdict), 0);
+	assert_true(isnan(w.plus.pull));
+	assert_int_equal(plus_next(&w.plus, &w.config, &now, 0, THETAS, 3, &w.verdict), 2);
+	assert_true(w.plus.pull == 0);
+}
+
+/* A rate of learning that falls lets local SGD be looser by its root, and no other; one that rises again, or beyond the
+ * one that it was measured at, does not. */
+static void test_rate(void **state)
+{
+	struct plus_config gaia;
+
+	(void)state;
+	assert_int_equal(plus_needs(&gaia, SITE_GAIA, (const double[]){0, 0.1, 0.2}, 3), 0);
+	for (unsigned run = 0; run < 2; run++) {
+		const double pull = 20;
+		struct world w;
+		unsigned before, at;
+
+		world_init(&w, pull);
+		if (run == 1)
+			w.config.by_rate = gaia.by_rate;
+		before = world_settle(&w);
+		w.rate = 0.01;
+		world_turn(&w);
+		assert_int_equal(w.verdict.cause, run == 0 ? PLUS_SLOWER : PLUS_THERE);
+		at = world_settle(&w);
+		assert_true(run == 0 ? at > before : at == before);
+		assert_true(run == 1 || w.config.need[at] * felt(&w, pull) <= sqrt(10));
+		assert_true(run == 1 || at + 1 == THETAS || w.config.need[at + 1] * felt(&w, pull) > sqrt(10));
+		w.rate = 0.1;
+		assert_int_equal(world_settle(&w), before);
+		w.rate = 1;
+		assert_int_equal(world_settle(&w), before);
+	}
 }
 
 /* Data drift: it is tight within two exchanges, and where it belongs within five more windows; to both sides. Noise
@@ -235,6 +307,8 @@ static void test_drift(void **state)
 		unsigned late = 0, at;
 
 		world_init(&w, from);
+		w.config.by_rate = false;
+		w.config.bytes_part = 0;
 		w.noise = 0.1;
 		at = world_settle(&w);
 		for (unsigned i = 0; i < 60; i++) {
@@ -248,15 +322,15 @@ static void test_drift(void **state)
 			late++;
 		}
 		assert_true(late <= 4);
-		for (unsigned i = 0; i < 5; i++)
+		for (w.steps = 0; w.steps < 5 * PERIOD;)
 			world_turn(&w);
-		assert_true(w.config.need[w.index] * (to + w.config.own) <= 1.3);
-		assert_true(w.index + 2 >= THETAS || w.config.need[w.index + 2] * (to + w.config.own) > 1);
+		assert_true(w.config.need[w.index] * felt(&w, to) <= 1.3);
+		assert_true(w.index + 2 >= THETAS || w.config.need[w.index + 2] * felt(&w, to) > 1);
 	}
 }
 
-/* What Gaia keeps back fills up, as it was measured (plus.c): that is no drift, as it would be in local SGD. Data that
- * do drift move it 2.6 times as far, at once. */
+/* What Gaia keeps back fills up, as it was measured (plus.c): that is no drift. In local SGD twice as much is, on the
+ * way to it. Data that do drift move it 2.6 times as far, at once. */
 static void test_fills(void **state)
 {
 	static const double said[] = {
@@ -275,7 +349,7 @@ static void test_fills(void **state)
 		while (w.plus.phase != PLUS_STAYS)
 			at = world_turn(&w);
 		for (; i < sizeof(said) / sizeof(said[0]) && w.index == at; i++) {
-			w.moves = exp(said[i]);
+			w.moves = exp(run == 0 ? said[i] : 2 * said[i]);
 			world_turn(&w);
 		}
 		assert_true((w.index == at) == (run == 0));
@@ -303,6 +377,12 @@ static void test_budgets(void **state)
 	}
 	assert_true(w.bytes_probe > w.config.bytes_part * w.bytes / 2);
 	assert_true(w.plus.tried > w.config.work_part * w.plus.trained);
+	w.each = 2 * w.config.tries; /* who tries more than is asked for has fewer trials */
+	for (unsigned i = 0; i < 20000; i++) {
+		world_turn(&w);
+		assert_true(w.plus.tried <= 3 * w.config.work_part * w.plus.trained || i < 10);
+	}
+	assert_true(w.plus.tried > w.config.work_part * w.plus.trained);
 	w.config.bytes_part = 0;
 	for (unsigned i = 0; i < 1000; i++) {
 		world_turn(&w);
@@ -310,18 +390,20 @@ static void test_budgets(void **state)
 	}
 }
 
-/* What probes find in the long run moves theta, although the pull is the same. */
+/* What probes find in the long run moves theta, although the pull is the same: also where a window's part of the
+ * computing is not enough for a trial. */
 static void test_probes(void **state)
 {
 	(void)state;
-	for (unsigned run = 0; run < 2; run++) {
-		const bool wasteful = run == 0;
+	for (unsigned run = 0; run < 4; run++) {
+		const bool wasteful = run % 2 == 0;
 		struct world w;
 		unsigned at, seen = 0;
 
 		seed = 5;
 		world_init(&w, 10);
 		w.tells = true;
+		w.batch = run < 2 ? 20 : 100;
 		w.waste = wasteful ? 0.1 : 0;
 		at = world_settle(&w);
 		for (unsigned i = 0; i < 30000 && !seen; i++) {
@@ -419,14 +501,14 @@ static void test_limits(void **state)
 	plus_defaults(&good);
 	assert_int_equal(plus_needs(&good, SITE_DGC, grid, 3), -ENOTSUP);
 	assert_int_equal(plus_needs(&good, SITE_GAIA, (const double[]){0, 0.1, 0.2}, 3), 0);
-	assert_true(good.need[0] == 0 && fabs(good.need[1] - 0.032) < 1e-12 && fabs(good.need[2] - 0.051) < 1e-12);
+	assert_true(good.need[0] == 0 && fabs(good.need[1] - 0.0143) < 1e-12 && fabs(good.need[2] - 0.0228) < 1e-12);
 	assert_int_equal(plus_needs(&good, SITE_BSP, grid, 1), 0);
 	assert_int_equal(plus_needs(&good, SITE_GAIA, grid, 3), -EINVAL);
 	assert_int_equal(plus_needs(&good, SITE_LOCAL, grid + 1, 3), -EINVAL);
 	assert_int_equal(plus_needs(&good, SITE_LOCAL, grid, 0), -EINVAL);
 	assert_int_equal(plus_needs(&good, (enum site_algorithm)9, grid, 3), -EINVAL);
 	assert_int_equal(plus_needs(&good, SITE_GAIA, (const double[]){0, 0.0001, 0.25, 5}, 4), 0);
-	assert_true(good.need[1] > 0 && good.need[1] < good.need[2] && good.need[2] < 0.5 && good.need[3] > 10);
+	assert_true(good.need[1] > 0 && good.need[1] < good.need[2] && good.need[2] < 0.224 && good.need[3] > 4);
 	assert_null(plus_check(&good, 3));
 #define EXPECT(change, name)                                        \
 	do {                                                        \
@@ -483,7 +565,7 @@ static void test_scout(void **state)
 	assert_int_equal(scout_init(&one, &c, &e), 0);
 	assert_true(scout_theta(&one) == 1);
 	for (unsigned i = 0; i < 60; i++) {
-		const double pull = i < 30 ? 2 : 55;
+		const double pull = i < 30 ? 2 : 40;
 		const uint32_t tries = one.tries;
 		uint8_t saved[SCOUT_SAVED_BYTES];
 		struct scout_decision a, b;
@@ -518,6 +600,8 @@ int main(void)
 		cmocka_unit_test(test_watch),
 		cmocka_unit_test(test_settles),
 		cmocka_unit_test(test_course),
+		cmocka_unit_test(test_long_windows),
+		cmocka_unit_test(test_rate),
 		cmocka_unit_test(test_drift),
 		cmocka_unit_test(test_fills),
 		cmocka_unit_test(test_budgets),

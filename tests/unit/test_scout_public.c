@@ -444,7 +444,7 @@ static void test_plus(void **state)
 	assert_int_equal(phub_scout_create(&o, &two), 0);
 	assert_int_equal(phub_scout_hear(NULL, 1, 1, 1, 1), -EINVAL);
 	for (unsigned window = 0; window < 12; window++) {
-		for (unsigned i = 0; i < 4; i++) {
+		for (unsigned i = 0; i < 10; i++) {
 			assert_int_equal(phub_scout_hear(one, 1, 0.9 / SITES, 1.0 / SITES, 0.1), 0);
 			if (i == 1) {
 				assert_true(phub_scout_save(one, saved, sizeof(saved)) > 0);
