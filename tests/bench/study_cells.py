@@ -15,6 +15,8 @@ WITHIN = 1.0  # points that the oracle may lose
 EQUAL = 0.25  # points within which accuracies are alike where a theta is chosen for that
 SKEWS = (0, 20, 40, 60, 80, 100)
 GRIDS = {"local": (1, 2, 5, 10, 20, 50, 100), "gaia": (0, 0.02, 0.05, 0.1, 0.2, 0.3)}  # of controllers, the tightest first
+# Of the better one, which finds its way without trying them all.
+FINE_GRIDS = {"local": (1, 2, 3, 4, 5, 7, 10, 14, 20, 28, 40, 56, 80, 100), "gaia": (0, .01, .02, .03, .05, .07, .1, .14, .2, .25, .3)}
 # Of the oracle, and of what R5 is read from; BSP is in it, too.
 FIXED_GRIDS = {"local": (2, 5, 10, 20, 50, 100), "gaia": (0.02, 0.05, 0.1, 0.2, 0.3, 0.4)}
 QUICK_GRIDS = {"local": (2, 5, 10, 20, 50), "gaia": (0.02, 0.05, 0.1, 0.2, 0.4)}
@@ -55,7 +57,8 @@ class Cell:
         if self.policy == "replay":
             words += ["--policy", "replay", "--thetas", ",".join(map(str, TRACE)), "--period", STEPS // len(TRACE)]
         elif self.policy:
-            words += ["--policy", self.policy, "--thetas", ",".join(map(str, GRIDS[self.algorithm])), "--period",
+            thetas = (FINE_GRIDS if self.policy == BETTER else GRIDS)[self.algorithm]
+            words += ["--policy", self.policy, "--thetas", ",".join(map(str, thetas)), "--period",
                       PERIODS[self.policy], *(["--sigma", SIGMA] if self.policy == "hill" else [])]
         if self.rival:
             words += ["--rival", self.rival, "--every", EVERY]

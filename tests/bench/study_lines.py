@@ -15,6 +15,7 @@ first window after which theta is near, and from which on it is so in most of th
 when the learning rate has fallen, looser as well, for the oracle's theta is one for all of a run, and as much is lost at a looser
 one then. What that costs shows in the points lost. Windows are those that the controller has, of however many steps.
 """
+import bisect
 import statistics
 
 from study_cells import (BETTER, CHOSEN, DRIFT, EQUAL, GRIDS, LATE, NEVER, RIVALS, SIGMA, SKEWS, STEPS, TRACE, USUAL, WITHIN, Spread)
@@ -316,10 +317,15 @@ def phase_goals(grid, results):
 PHASES = list(zip([step for step, _ in DRIFT], [step for step, _ in DRIFT[1:]] + [STEPS]))  # their steps, from and to
 
 
+def place_of(theta):
+    """In the coarse grid, of one that may be of the fine one: the loosest that is no looser."""
+    return bisect.bisect_right(GRIDS["local"], theta) - 1
+
+
 def places(run):
     """Of each step the place in the grid of the theta that it was at."""
-    found = [GRIDS["local"].index(window["theta"]) for window in run.windows for _ in range(window["steps"])]
-    return found + [GRIDS["local"].index(run.windows[-1]["next"])] * (STEPS - len(found))
+    found = [place_of(window["theta"]) for window in run.windows for _ in range(window["steps"])]
+    return found + [place_of(run.windows[-1]["next"])] * (STEPS - len(found))
 
 
 def back(run, phase, goal):
