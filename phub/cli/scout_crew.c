@@ -140,17 +140,18 @@ void scout_crew_note(struct scout_crew *crew, const char *format, ...)
 	output_note("%s", text);
 }
 
-/* "rank 3" at the end of so much of a line: how long it is with the number, where that is the site's own. */
+/* How many digits stand there, where they are the site's own number behind "rank "; else 0. */
 static size_t crew_rank(const char *line, size_t length, size_t at, unsigned site)
 {
-	char own[24];
-	const int bytes = snprintf(own, sizeof(own), "rank %u", site), word = (int)strlen("rank ");
+	static const char word[] = "rank ";
+	const size_t before = sizeof(word) - 1;
+	char own[16];
+	const size_t digits = (size_t)snprintf(own, sizeof(own), "%u", site);
 
-	if (at < (size_t)word || at - (size_t)word + (size_t)bytes > length ||
-		memcmp(line + at - word, own, (size_t)bytes) != 0)
+	if (at < before || length - at < digits || memcmp(line + at - before, word, before) != 0 ||
+		memcmp(line + at, own, digits) != 0)
 		return 0;
-	at += (size_t)(bytes - word);
-	return at < length && line[at] >= '0' && line[at] <= '9' ? 0 : (size_t)(bytes - word);
+	return at + digits < length && line[at + digits] >= '0' && line[at + digits] <= '9' ? 0 : digits;
 }
 
 /* The same words, but that each site calls itself by its rank. */
@@ -171,15 +172,15 @@ static bool crew_is_alike(
 }
 
 /* Is it a line of the words that were said? */
-static bool crew_is_said(const struct scout_crew *crew, unsigned site, const struct scout_crew_stream *s, size_t length)
+static bool crew_is_said(const struct scout_crew *crew, unsigned site, const char *line, size_t length)
 {
 	const char *at = crew->words, *end = crew->words + crew->words_length;
 
-	while (s->error && at < end) {
+	while (at < end) {
 		const char *stop = memchr(at, '\n', (size_t)(end - at));
 
 		stop = stop ? stop : end;
-		if (crew_is_alike(s->line, length, site, at, (size_t)(stop - at), crew->speaker))
+		if (crew_is_alike(line, length, site, at, (size_t)(stop - at), crew->speaker))
 			return true;
 		at = stop + 1;
 	}
@@ -195,7 +196,7 @@ static void crew_pass_lines(struct scout_crew *crew, unsigned site, struct scout
 
 		if (!end && s->length < sizeof(s->line) && !(ended && s->length > 0))
 			return;
-		if (crew->failed < 0 || !crew_is_said(crew, site, s, length))
+		if (!s->error || crew->failed < 0 || !crew_is_said(crew, site, s->line, length))
 			crew_pass(crew, site, s, length);
 		memmove(s->line, s->line + gone, s->length - gone);
 		s->length -= gone;
@@ -223,21 +224,23 @@ static void crew_read(struct scout_crew *crew, unsigned site, struct scout_crew_
 /* Has another just said all that the site has? */
 static bool crew_echoes(const struct scout_crew *crew, unsigned site, const struct scout_crew_stream *s)
 {
-	struct scout_crew_stream line = {.error = true};
+	size_t at = 0;
 
-	if (crew->words_length == 0 || crew->speaker == site)
+	if (crew->words_length == 0 || crew->speaker == site ||
+		clock_now_ns() - crew->spoken_ns > CREW_ECHO_MS * NS_PER_MS)
 		return false;
-	for (size_t at = 0; at < s->length; at += line.length + 1) {
+	while (at < s->length) {
 		const char *end = memchr(s->line + at, '\n', s->length - at);
+		const size_t length = end ? (size_t)(end - s->line) - at : s->length - at;
 
-		line.length = end ? (size_t)(end - s->line) - at : s->length - at;
-		memcpy(line.line, s->line + at, line.length);
-		if (!crew_is_said(crew, site, &line, line.length))
+		if (!crew_is_said(crew, site, s->line + at, length))
 			return false;
+		at += length + 1;
 	}
 	return true;
 }
 
+/* Passes on what is held, and keeps it in mind. */
 static void crew_speak(struct scout_crew *crew, unsigned site, struct scout_crew_stream *s, bool ended)
 {
 	char words[SCOUT_CREW_LINE];
