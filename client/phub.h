@@ -599,9 +599,10 @@ PHUB_API int phub_scout_load(phub_scout_t *scout, const void *in, size_t bytes);
 /* How a model did on samples of one site: aggregates alone. */
 struct phub_score {
 	uint64_t samples; /* at the call: as many are asked for, 0: as you like; then: how many they were */
-	uint64_t correct; /* of them; what PHUB_SCOUT_HILL, STOCHASTIC and ANNEALING go by: with none anywhere AL is not
-			     known */
-	double loss;      /* sum over them, nats */
+	/* Of them; what PHUB_SCOUT_HILL, STOCHASTIC and ANNEALING go by, whatever is taken for correct, as within a
+	 * tolerance: with none anywhere AL is not known. By losses alone PHUB_SCOUT_PLUS goes. */
+	uint64_t correct;
+	double loss; /* sum over them, nats */
 };
 
 /*

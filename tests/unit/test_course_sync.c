@@ -1,0 +1,198 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a site takes of a sync, without a job: the slots and the sum are put where a round would have left them. */
+#include "client/scout/course.h"
+
+#include "tests/unit/cmocka_shim.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "client/handle.h"
+#include "phub/base/crc.h"
+
+enum { ELEMENTS = 8, WORLD = 2, ROOT = 0, OWN = 1, THETA = 4 };
+
+struct rig {
+	struct phub phub;
+	struct phub_site site;
+	struct site_tensor tensor;
+	float weights[ELEMENTS];
+};
+
+/* A site that goes by what models lose, in the middle of an interval that ends a window: it has a copy of its model. */
+static void rig_init(struct rig *r)
+{
+	static const float gradient[ELEMENTS] = {1, 2, 3, 4, 5, 6, 7, 8};
+	const float *gradients[] = {gradient};
+	struct phub_site *s = &r->site;
+	struct err e = {0};
+
+	memset(r, 0, sizeof(*r));
+	r->tensor = (struct site_tensor){r->weights, ELEMENTS, true};
+	s->phub = &r->phub;
+	s->rank = OWN;
+	s->world = WORLD;
+	s->log = -1;
+	s->scouted = s->has = true;
+	s->tensors = &r->tensor;
+	s->samples = 1;
+	s->config = (struct site_config){
+		.algorithm = SITE_LOCAL, .theta = THETA, .share = 0.5, .sites = WORLD, .tensor_count = 1};
+	scout_defaults(&s->scout_config);
+	s->scout_config.thetas[0] = 1;
+	s->scout_config.thetas[1] = THETA;
+	s->scout_config.theta_count = 2;
+	s->scout_config.first = 1;
+	s->scout_config.period = THETA;
+	assert_int_equal(course_init(s, &e), 0);
+	for (unsigned step = 0; step < THETA / 2; step++) {
+		window_keep(s);
+		assert_false(s->window.midway.kept);
+		assert_int_equal(site_step(&s->site, gradients, 0.5), 0);
+	}
+	window_keep(s);
+	assert_true(s->window.midway.kept);
+	assert_memory_equal(s->window.midway.weights, r->weights, sizeof(r->weights));
+}
+
+static void rig_fini(struct rig *r)
+{
+	course_fini(&r->site);
+}
+
+static uint32_t check_of(const float *values)
+{
+	uint32_t crc = 0;
+
+	for (unsigned i = 0; i < ELEMENTS; i++) {
+		uint32_t bits = 0;
+
+		if (values[i] != 0)
+			memcpy(&bits, &values[i], sizeof(bits));
+		crc = crc_32c(crc, &bits, sizeof(bits));
+	}
+	return crc;
+}
+
+/* Rank 0 has been in so many exchanges, and has these common weights; `wrong`: they have not come whole. */
+static void sync(struct rig *r, uint64_t exchanges, const float *common, bool wrong)
+{
+	struct phub_site *s = &r->site;
+	const struct slot root = {.flags = SLOT_HERE | SLOT_HAS,
+		.steps = THETA / 2,
+		.exchanges = exchanges,
+		.samples = 1,
+		.check = check_of(common) + wrong};
+	const struct slot own = {.flags = SLOT_HERE, .steps = s->site.counts.steps, .samples = 1};
+	struct slots_news news = {.theta = THETA, .window = exchanges * THETA};
+
+	scout_save(&s->scout, news.scout);
+	memset(s->slots_in, 0, course_slots(s) * sizeof(float));
+	slots_put(s->slots_in, ROOT, &root);
+	slots_put(s->slots_in, OWN, &own);
+	slots_put_news(s->slots_in, WORLD, &news);
+	memcpy(s->sums, common, ELEMENTS * sizeof(*common));
+	s->root = ROOT;
+	s->stage = 0;
+	s->sync = s->takes = true;
+	s->damaged = false;
+	course_sync_land(s);
+	assert_false(s->sync || s->takes);
+	assert_int_equal(s->hello, wrong);
+}
+
+/* All were in the same exchanges: the interval goes on, and so it is the same model that is tried. */
+static void test_a_copy_of_this_interval_stays(void **state)
+{
+	const float common[ELEMENTS] = {0};
+	float copy[ELEMENTS];
+	struct rig r;
+
+	(void)state;
+	rig_init(&r);
+	memcpy(copy, r.weights, sizeof(copy));
+	sync(&r, 0, common, false);
+	assert_true(r.site.window.midway.kept);
+	assert_memory_equal(r.site.window.midway.weights, copy, sizeof(copy));
+	assert_memory_equal(r.weights, copy, sizeof(copy));
+	rig_fini(&r);
+}
+
+/* Others have ended it by an exchange whose sum this site has lost: what it kept is of an interval that is no more. */
+static void test_a_copy_of_one_that_is_over_goes(void **state)
+{
+	const float common[ELEMENTS] = {9, 9, 9, 9, 9, 9, 9, 9};
+	struct rig r;
+
+	(void)state;
+	rig_init(&r);
+	sync(&r, 1, common, false);
+	assert_false(r.site.window.midway.kept || r.site.window.open);
+	assert_true(midway_tensor(&r.site.window.midway, &r.site.site, 0) == r.weights);
+	assert_int_equal(r.site.exchanges, 1);
+	rig_fini(&r);
+}
+
+static void test_who_comes_has_none(void **state)
+{
+	const float common[ELEMENTS] = {9, 9, 9, 9, 9, 9, 9, 9};
+	struct rig r;
+
+	(void)state;
+	rig_init(&r);
+	r.site.has = false;
+	sync(&r, 0, common, false);
+	assert_false(r.site.window.midway.kept);
+	assert_true(r.site.window.strange && r.site.has);
+	assert_memory_equal(r.weights, common, sizeof(common));
+	rig_fini(&r);
+}
+
+/* What has not come whole changes nothing, and is asked for again. */
+static void test_what_is_damaged_is_not_taken(void **state)
+{
+	const float common[ELEMENTS] = {9, 9, 9, 9, 9, 9, 9, 9};
+	float copy[ELEMENTS];
+	struct rig r;
+
+	(void)state;
+	rig_init(&r);
+	memcpy(copy, r.weights, sizeof(copy));
+	sync(&r, 1, common, true);
+	assert_true(r.site.window.midway.kept);
+	assert_memory_equal(r.weights, copy, sizeof(copy));
+	assert_int_equal(r.site.exchanges, 0);
+	rig_fini(&r);
+}
+
+/* NaN and infinity count as zero on their way, and at the sender too, or nobody could ever take them. */
+static void test_no_numbers_that_count_as_zero(void **state)
+{
+	const float sent[ELEMENTS] = {9, NAN, 9, -INFINITY, 9, 9, 9, 9}, came[ELEMENTS] = {9, 0, 9, 0, 9, 9, 9, 9};
+	struct slot own = {0};
+	struct rig r;
+
+	(void)state;
+	rig_init(&r);
+	r.phub.settings.nan = PHUB_NAN_ZERO;
+	r.phub.forked = true; /* so that no round begins */
+	memcpy(r.site.site.anchor, sent, sizeof(sent));
+	r.site.root = OWN;
+	r.site.stage = 0;
+	assert_true(course_sync_begin(&r.site, &own) < 0);
+	assert_int_equal(own.check, check_of(came));
+	rig_fini(&r);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_a_copy_of_this_interval_stays),
+		cmocka_unit_test(test_a_copy_of_one_that_is_over_goes),
+		cmocka_unit_test(test_who_comes_has_none),
+		cmocka_unit_test(test_what_is_damaged_is_not_taken),
+		cmocka_unit_test(test_no_numbers_that_count_as_zero),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
