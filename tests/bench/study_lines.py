@@ -322,24 +322,25 @@ def place_of(theta):
     return bisect.bisect_right(GRIDS["local"], theta) - 1
 
 
-def places(run):
-    """Of each step the place in the grid of the theta that it was at."""
-    found = [place_of(window["theta"]) for window in run.windows for _ in range(window["steps"])]
-    return found + [place_of(run.windows[-1]["next"])] * (STEPS - len(found))
+def thetas_of(run):
+    """What each step was at."""
+    found = [window["theta"] for window in run.windows for _ in range(window["steps"])]
+    return found + [run.windows[-1]["next"]] * (STEPS - len(found))
 
 
 def back(run, phase, goal):
     """(windows, steps) of a phase until theta is near the goal, and is so in most steps from then on; infinite: it never is. A
     window that the change falls into counts."""
     begin, end = phase
-    near = [abs(place - goal) <= 1 or place > goal and step >= LATE * STEPS for step, place in enumerate(places(run))]
+    least, most = GRIDS["local"][max(goal - 1, 0)], GRIDS["local"][min(goal + 1, len(GRIDS["local"]) - 1)]
+    near = [least <= theta and (theta <= most or step >= LATE * STEPS) for step, theta in enumerate(thetas_of(run))]
     ends = [window["t"] for window in run.windows if begin < window["t"] < end]
     return next(((i + 1, t - begin) for i, t in enumerate(ends) if near[t] and sum(near[t:end]) > (end - t) / 2), (NEVER, NEVER))
 
 
 def phase_ends(run):
     """Where in the grid phases end: the median of the steps of their second half."""
-    return [statistics.median_low(places(run)[(begin + end) // 2:end]) for begin, end in PHASES]
+    return [place_of(statistics.median_low(thetas_of(run)[(begin + end) // 2:end])) for begin, end in PHASES]
 
 
 def follows_drift(ends, goals):

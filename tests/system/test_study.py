@@ -233,6 +233,9 @@ def drift_to_another_theta():
     passes = [drifted(range(100, 1501, 100), [20] * 6 + thetas + [20, 20, 10, 10, 10, 10]) for thetas in ([2, 5, 5, 5], [5, 5, 2, 5], [2, 10, 2, 2])]
     found = [study_lines.back(each.all(study_lines.b4_cells(grid)[0])[0], (500, 1000), 0) for each in passes]
     check(found == [(study_lines.NEVER, study_lines.NEVER)] * 2 + [(1, 100)], f"{found}")
+    # Of a finer grid: 2 is near 1, and 3 is not.
+    found = [study_lines.back(drifted(range(100, 1501, 100), [20] * 6 + [theta] * 10).all(study_lines.b4_cells(grid)[0])[0], (500, 1000), 0) for theta in (2, 3)]
+    check(found == [(1, 100), (study_lines.NEVER, study_lines.NEVER)], f"{found}")
     # At once at a theta that is tighter than the oracle's of 20 %.
     line = study_lines.judge("B4", grid, drifted(range(100, 1501, 100), [20] * 5 + [20, 10, 5, 2, 2, *[2] * 6]))
     check(line.ok is False and "of the oracles: 3 (300 steps) and never; until" in str(line), str(line))
