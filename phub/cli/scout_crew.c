@@ -19,7 +19,7 @@
 #include "phub/base/clock.h"
 #include "phub/cli/output.h"
 
-enum { CREW_POLL_MS = 100, CREW_GRACE_MS = 3000, CREW_HOLD_MS = 500, CREW_ECHO_MS = 3000, CREW_NO_PROGRAM = 127 };
+enum { CREW_POLL_MS = 100, CREW_GRACE_MS = 3000, CREW_HOLD_MS = 500, CREW_ECHO_MS = 10000, CREW_NO_PROGRAM = 127 };
 
 static volatile sig_atomic_t crew_interrupted, crew_insists;
 
