@@ -126,12 +126,15 @@ const char *plus_check(const struct plus_config *c, unsigned count)
 
 void plus_init(struct plus *plus)
 {
-	*plus = (struct plus){.phase = PLUS_MEASURES, .pull = NAN, .ease = 1, .rate = NAN, .rate_at = NAN};
+	*plus = (struct plus){
+		.phase = PLUS_MEASURES, .pull = NAN, .ease = 1, .rate = NAN, .rate_at = NAN, .beyond = NAN};
 }
 
 uint32_t plus_span(const struct plus *plus, uint32_t period)
 {
-	return plus->phase == PLUS_MEASURES && period > PLUS_SHORT ? PLUS_SHORT : period;
+	const bool measures = plus->phase == PLUS_MEASURES && plus->mean == PLUS_SOUND;
+
+	return measures && period > PLUS_SHORT ? PLUS_SHORT : period;
 }
 
 /* ---- what the window says ---- */
@@ -376,25 +379,35 @@ static unsigned plus_stay(struct plus *p, const struct plus_config *c, const str
 	return 0;
 }
 
-/* Sites' own models do well on what they are trained on; the mean of them does not: for two tries in a row. */
-static bool plus_is_apart(struct plus *p, const struct plus_config *c, const struct plus_window *w)
+/* Sites' own models do well on what they are trained on; the mean of them does not: for two tries in a row. It is the
+ * drift of models, which the tightest theta ends, or else what no theta mends: trials at the tightest tell. */
+static void plus_watch_mean(struct plus *p, const struct plus_config *c, const struct plus_window *w)
 {
-	if (isnan(w->after))
-		return false;
-	p->apart = w->after - w->train > c->guard && w->after > 2 * w->train ? p->apart + 1 : 0;
-	return p->apart > 1;
+	const bool silent = p->asked && !(w->tried > 0); /* nobody tries any more */
+
+	if (!isnan(w->after)) {
+		p->beyond = w->after - w->train;
+		p->apart = p->beyond > c->guard && w->after > 2 * w->train ? p->apart + 1 : 0;
+	}
+	if (p->apart > 1 && p->was > 0) {
+		p->mean = PLUS_SUSPECT;
+		p->apart = 0;
+	} else if (p->apart > 1) {
+		p->mean = PLUS_HOPELESS;
+	} else if (silent || (!isnan(w->after) && p->was == 0 && p->apart == 0)) {
+		p->mean = PLUS_SOUND;
+	}
 }
 
-/* It is the drift of models, which the tightest theta ends; or else what no theta mends. */
-static unsigned plus_part(struct plus *p, unsigned index, struct plus_verdict *v)
+/* While the mean model is not known to be sound theta is the tightest; then the pull is measured anew, and less is made
+ * of it. */
+static unsigned plus_part(struct plus *p, enum plus_mean before, struct plus_verdict *v)
 {
-	if (index > 0) {
-		p->apart = 0;
+	if (before == PLUS_SOUND) {
+		p->ease /= 2;
 		plus_measure_anew(p, v);
-		v->cause = PLUS_APART;
-	} else {
-		v->cause = PLUS_NORM;
 	}
+	v->cause = p->mean == PLUS_HOPELESS ? PLUS_NORM : before == PLUS_SOUND ? PLUS_APART : PLUS_WAITS;
 	return 0;
 }
 
@@ -403,13 +416,17 @@ unsigned plus_next(struct plus *p, const struct plus_config *c, const struct plu
 {
 	const double r = plus_alignment(w->said, w->heard);
 	const enum plus_phase phase = p->phase;
+	const enum plus_mean mean = p->mean;
 	unsigned next = index;
 
+	plus_watch_mean(p, c, w);
 	*v = (struct plus_verdict){.r = r, .gain = NAN, .radius = INFINITY, .cause = PLUS_THERE};
 	plus_account(p, w);
 	if (isnan(r) && w->exchanges > 0) {
 		v->cause = PLUS_BLIND;
 		next = ++p->blind >= patience ? 0 : next;
+	} else if (p->mean != PLUS_SOUND) {
+		next = plus_part(p, mean, v);
 	} else if (w->exchanges > 0) {
 		p->blind = 0;
 		if (p->phase == PLUS_MEASURES)
@@ -423,11 +440,12 @@ unsigned plus_next(struct plus *p, const struct plus_config *c, const struct plu
 	}
 	if (isnan(v->gain))
 		plus_gain(p, c, v);
-	if (plus_is_apart(p, c, w))
-		next = plus_part(p, index, v);
 	p->last = phase;
+	p->was = index;
 	v->pull = p->pull;
+	v->beyond = p->beyond;
 	v->tries = plus_tries(p, c);
+	p->asked = v->tries > 0;
 	if (w->exchanges > 0 && p->phase != PLUS_STAYS && p->phase != PLUS_PROBES)
 		p->rate = w->rate;
 	return next;

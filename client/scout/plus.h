@@ -39,10 +39,10 @@
  * follows the pull alone.
  *
  * A guard stands beside all that: where sites' own losses (train) are small and the mean model's, tried on the same
- * data, are not (beyond `guard`, and twice as large), models have drifted apart: it goes tight, and measures anew. When
- * even the tightest theta does not help, models as they are evaluated are not those that were trained: batch
- * normalization, whose running statistics are those of no site. It says so, and what would mend it, and theta stays
- * the tightest.
+ * data, are not (beyond `guard`, and twice as large, in two trials in a row), models have drifted apart: ease halves,
+ * it goes tight until trials there say that the mean model is sound, and measures anew. When even the tightest theta
+ * does not help, models as they are evaluated are not those that were trained: batch normalization, whose running
+ * statistics are those of no site. It says so, and what would mend it, and theta stays the tightest.
  */
 #ifndef PHUB_CLIENT_SCOUT_PLUS_H
 #define PHUB_CLIENT_SCOUT_PLUS_H
@@ -101,8 +101,12 @@ enum plus_cause {
 	PLUS_PROBE_OVER, /* it has said nothing yet */
 	PLUS_BLIND,      /* nothing that can be true was heard */
 	PLUS_APART,      /* the mean model loses much more than sites' own */
+	PLUS_WAITS,      /* until trials at the tightest theta say whether it still does */
 	PLUS_NORM,       /* see above: no theta will mend it */
 };
+
+/* What the guard makes of the mean model. */
+enum plus_mean { PLUS_SOUND = 0, PLUS_SUSPECT = 1, PLUS_HOPELESS = 2 };
 
 /* Others read. */
 struct plus {
@@ -117,9 +121,13 @@ struct plus {
 	unsigned calm;        /* windows that are not watched */
 	enum plus_phase last; /* of the window before: what losses tell of */
 	unsigned apart;       /* tries in a row that the guard is against */
-	bool settled;         /* has been, once */
-	double pull;          /* NaN: not measured */
-	double sites;         /* of which it was */
+	unsigned was;         /* index of the window before, at whose end models were tried */
+	bool asked;           /* for that, then */
+	enum plus_mean mean;
+	double beyond; /* loss of the mean model beyond sites' own, when it was tried last; NaN: it was not */
+	bool settled;  /* has been, once */
+	double pull;   /* NaN: not measured */
+	double sites;  /* of which it was */
 	double ease;
 	double rate;    /* that the series began with */
 	double rate_at; /* at which the pull was measured last */
@@ -135,6 +143,7 @@ struct plus {
 struct plus_verdict {
 	enum plus_cause cause;
 	double r, pull;
+	double beyond;       /* as in struct plus */
 	double gain, radius; /* of probes beyond the usual; NaN, infinite: not known */
 	uint32_t tries;      /* samples that a site may try its models on at the end of the next window; 0: none */
 };

@@ -414,7 +414,7 @@ static unsigned scout_gather(struct scout *s, const struct scout_report *reports
 static void scout_say_why(const struct scout *s, const struct plus_verdict *v, struct scout_decision *d)
 {
 	const struct plus *p = &s->plus;
-	const double target = s->config.thetas[p->target], apart = s->now.after - s->now.train;
+	const double target = s->config.thetas[p->target];
 	const size_t room = sizeof(d->reason);
 	char *to = d->reason;
 
@@ -461,15 +461,19 @@ static void scout_say_why(const struct scout *s, const struct plus_verdict *v, s
 		break;
 	case PLUS_APART:
 		snprintf(to, room,
-			"the mean model's loss is %.2f more than the sites' own: models have drifted apart, and it "
-			"measures anew",
-			apart);
+			"the mean model's loss is %.2f more than the sites' own: models have drifted apart; tight "
+			"until "
+			"that is mended, then it measures anew",
+			v->beyond);
+		break;
+	case PLUS_WAITS:
+		snprintf(to, room, "waits until the mean model, tried at the tightest theta, is sound again");
 		break;
 	case PLUS_NORM:
 		snprintf(to, room,
 			"the mean model's loss is %.2f more than the sites' own although they talk at each step: batch "
 			"normalization by statistics that no site has? No theta mends that; group normalization does",
-			apart);
+			v->beyond);
 		break;
 	}
 }

@@ -92,6 +92,12 @@ static void saved_plus(struct saved *s, struct plus *p)
 	saved_whole(s, &p->blind);
 	saved_whole(s, &p->calm);
 	saved_whole(s, &p->apart);
+	saved_whole(s, &p->was);
+	saved_truth(s, &p->asked);
+	phase = p->mean;
+	saved_whole(s, &phase);
+	p->mean = (enum plus_mean)phase;
+	saved_number(s, &p->beyond);
 	saved_truth(s, &p->settled);
 	saved_number(s, &p->pull);
 	saved_number(s, &p->sites);

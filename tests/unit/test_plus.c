@@ -475,6 +475,12 @@ static void test_norm(void **state)
 		assert_int_equal(w.index, 0);
 		assert_true((w.verdict.cause == PLUS_NORM) == (i > 0));
 	}
+	for (unsigned i = 0; i < 60; i++) { /* trials are rare */
+		world_show(&w, &now);
+		w.plus.asked = false;
+		assert_int_equal(plus_next(&w.plus, &w.config, &now, w.index, THETAS, 3, &w.verdict), 0);
+		assert_true(w.verdict.cause == PLUS_NORM && fabs(w.verdict.beyond - 1.4) < 1e-9);
+	}
 	world_show(&w, &now);
 	now.train = 1.4;
 	now.before = now.after = 1.5;
@@ -491,6 +497,48 @@ static void test_norm(void **state)
 	assert_int_equal(w.verdict.cause, PLUS_APART);
 	assert_int_equal(w.index, 0);
 	assert_int_equal(w.plus.phase, PLUS_MEASURES);
+}
+
+static unsigned part_turn(struct world *w, double train, double after)
+{
+	struct plus_window now;
+
+	world_show(w, &now);
+	now.train = train;
+	now.after = after;
+	now.tried = isnan(after) ? 0 : 200;
+	w->index = plus_next(&w->plus, &w->config, &now, w->index, THETAS, 3, &w->verdict);
+	return w->index;
+}
+
+/* Models that have drifted apart: theta is tight until trials there say that the mean is sound, and less loose after
+ * that; of those that never are it says so. Where nobody tries models any more it goes on. */
+static void test_apart(void **state)
+{
+	(void)state;
+	for (unsigned run = 0; run < 3; run++) {
+		struct world w;
+		unsigned at;
+
+		world_init(&w, 4);
+		at = world_settle(&w);
+		part_turn(&w, 0.1, 1.5);
+		assert_int_equal(part_turn(&w, 0.1, 1.5), 0);
+		assert_int_equal(w.verdict.cause, PLUS_APART);
+		assert_int_equal(part_turn(&w, 0.1, 1.5), 0); /* tried at the end of the window that was not tight */
+		assert_int_equal(w.verdict.cause, PLUS_WAITS);
+		for (unsigned i = 0; i < 40; i++) {
+			w.plus.asked = false;
+			assert_int_equal(part_turn(&w, 0.1, NAN), 0);
+			assert_int_equal(w.verdict.cause, PLUS_WAITS);
+			assert_int_equal(plus_span(&w.plus, PERIOD), PERIOD);
+		}
+		w.plus.asked = true;
+		part_turn(&w, 0.1, run == 0 ? 0.11 : run == 1 ? NAN : 1.5);
+		assert_int_equal(w.verdict.cause, run == 2 ? PLUS_NORM : PLUS_FIRST);
+		if (run < 2)
+			assert_true(world_settle(&w) < at && w.plus.ease == 0.5);
+	}
 }
 
 static void test_limits(void **state)
@@ -609,6 +657,7 @@ int main(void)
 		cmocka_unit_test(test_blind),
 		cmocka_unit_test(test_idle),
 		cmocka_unit_test(test_norm),
+		cmocka_unit_test(test_apart),
 		cmocka_unit_test(test_limits),
 		cmocka_unit_test(test_scout),
 	};
