@@ -7,6 +7,7 @@ This process only forks: whatever computes runs in workers, so that no thread of
 
 import errno
 import json
+import linecache
 import math
 import os
 import pathlib
@@ -202,6 +203,7 @@ def logs(rank, box, path):
                 site.step([gradient.ctypes.data], 1)
             site.close()
         texts = [str(one.message) for one in warned]
+        check_lines(warned)
         assert len(texts) == wanted and all("/dev/full is not written any more, and training goes on: No space left" in text for text in texts), texts
     assert numpy.all(weights == -9) and '"end"' in path.read_text(), weights
 
@@ -474,6 +476,14 @@ def failing(box, job, rank, evaluate, steps):
     site.close()
 
 
+def check_lines(caught):
+    """What a warning shows of the code is the call of the one who is warned, and no line of the library."""
+    for one in caught:
+        if one.category is RuntimeWarning:
+            shown = linecache.getline(one.filename, one.lineno).strip()
+            assert one.filename == __file__ and shown.startswith(("site.start(", "site.step(")), (one.filename, one.lineno, shown)
+
+
 def fails(rank, box):
     """An evaluate() that fails says nothing, of this site's model and of its guest's; a warning does once, and all train on."""
     calls = []
@@ -490,6 +500,7 @@ def fails(rank, box):
             site.step(0.05)
             decision = site.decision
     told = [str(w.message) for w in caught if w.category is RuntimeWarning]
+    check_lines(caught)
     assert len(told) == (rank == 1) and all("evaluate() failed" in t and "Traceback" in t and "KeyError: 'lost the data'" in t for t in told), told
     assert len(calls) == 8 and decision.believed == WORLD - 1 and decision.loss == 0 and decision.action == "stays", decision
 
@@ -557,6 +568,7 @@ def warned(rank, box):
             site.step(0.05)
     site.close()
     told = [str(w.message) for w in caught if w.category is RuntimeWarning]
+    check_lines(caught)
     assert len(told) == 1 and "rank 1 has said what is no number, of tensor '" in told[0] and "after steps 5 to 6" in told[0], told
     assert all(torch.isfinite(p).all() for p in net.parameters())
 
@@ -740,5 +752,5 @@ def test_example_deals(_):
 
 if __name__ == "__main__":
     sys.stdout.flush()
-    rig.run([test_scout, test_average, test_errors, test_logs, test_nested, test_leaves, test_as_sgd, test_in_racks, test_scouted, test_wanted, test_fails, test_strict, test_not_finite,
+    rig.run([test_scout, test_average, test_errors, test_logs, test_nested, test_leaves, test_as_sgd, test_in_racks, test_scouted, test_wanted, test_fails, test_strict, test_not_finite, test_warned,
              test_without_samples, test_refused, test_resumed, test_example, test_example_without_log, test_example_refuses, test_example_counts, test_example_deals], rig.Box())

@@ -9,7 +9,9 @@ import errno
 import math
 import os
 import pathlib
-from typing import Any
+import sys
+import warnings
+from typing import Any, Type
 
 VERSION = "0.1.0"
 
@@ -205,6 +207,16 @@ def check(rc: int) -> int:
         return rc
     text = (lib.phub_error() or b"").decode("utf-8", "replace")
     raise {errno.ETIMEDOUT: TimeoutError, errno.ESTALE: StaleError}.get(-rc, Error)(-rc, text)
+
+
+def warn(text: str, category: Type[Warning]) -> None:
+    """Warns of the line that called this library, however deep in it, or in torch that called it, this is found out."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").split(".")[0] in ("phub", "torch"):
+        frame = frame.f_back
+    module = frame.f_globals
+    warnings.warn_explicit(text, category, frame.f_code.co_filename, frame.f_lineno, module.get("__name__"),
+                           module.setdefault("__warningregistry__", {}))
 
 
 def milliseconds(seconds: float, what: str = "timeout") -> int:

@@ -3,13 +3,12 @@
 
 import errno
 import inspect
-import warnings
 from typing import Any, Callable, Dict, List, Optional
 
 import torch
 
 from . import connect, job_url
-from ._library import ALL, OPTIMIZERS, Error, Hyper, StaleError, milliseconds
+from ._library import ALL, OPTIMIZERS, Error, Hyper, StaleError, milliseconds, warn
 from ._tensors import PRIORITY_LAST, launched, nbytes_of, wire_dtype
 from ._worker import Worker, hyper
 
@@ -176,7 +175,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     def _resume(self, loss: StaleError) -> None:
         """The box was lost: waits for it, and takes its weights."""
-        warnings.warn(f"{loss}", stacklevel=3)
+        warn(f"{loss}", UserWarning)
         while True:
             try:
                 self.worker.resume(self._patience)

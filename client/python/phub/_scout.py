@@ -11,7 +11,6 @@ import os
 import re
 import time
 import traceback
-import warnings
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence
 
 from . import _library as library
@@ -399,8 +398,7 @@ class Site:
             return None
         trace = "".join(traceback.format_exception(type(e), e, e.__traceback__)).rstrip()
         try:
-            warnings.warn(f"phub: evaluate() failed; what models lose at this site is not known, and training goes on. {trace}", RuntimeWarning,
-                          stacklevel=2)
+            library.warn(f"phub: evaluate() failed; what models lose at this site is not known, and training goes on. {trace}", RuntimeWarning)
         except BaseException as raised:  # noqa: B902 - by a filter
             return raised
         return None
@@ -434,14 +432,14 @@ class Site:
         if self._log:
             self._check_log()
         for text in iter(lambda: lib.phub_site_warning(self._p()), None):
-            warnings.warn(f"phub: {text.decode(errors='replace')}", RuntimeWarning, stacklevel=3)
+            library.warn(f"phub: {text.decode(errors='replace')}", RuntimeWarning)
 
     def _check_log(self) -> None:
         """Says once that the log cannot be written."""
         error = self.state["log_error"]
         if error:
             path, self._log = self._log, None
-            warnings.warn(f"the decision log {path} is not written any more, and training goes on: {os.strerror(-error)}", RuntimeWarning, stacklevel=4)
+            library.warn(f"the decision log {path} is not written any more, and training goes on: {os.strerror(-error)}", RuntimeWarning)
 
     def tensor(self, name: str, address: int, elements: int, trained: bool = True) -> int:
         """Names the next tensor: float32 weights at `address`, which stay there, and are written by the calls below."""
