@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -56,7 +57,7 @@ static void box_find_program(const struct box_settings *settings, char *out, siz
 }
 
 /* In the child: never returns. */
-static void box_exec(const struct box_settings *settings, const char *program, int out_fd, pid_t parent)
+static void box_exec(const struct box_settings *settings, const char *program, int out_fd, int said_fd, pid_t parent)
 {
 	const char *argv[4 + 2 * BOX_SETTINGS_MAX];
 	unsigned argc = 0;
@@ -74,7 +75,8 @@ static void box_exec(const struct box_settings *settings, const char *program, i
 	setpgid(0, 0); /* Ctrl-C is ours to pass on, when the workers have ended */
 	signal(SIGPIPE, SIG_DFL);
 	prctl(PR_SET_PDEATHSIG, SIGTERM);
-	if (getppid() == parent && dup2(out_fd, STDOUT_FILENO) >= 0)
+	if (getppid() == parent && dup2(out_fd, STDOUT_FILENO) >= 0 &&
+		(said_fd < 0 || dup2(said_fd, STDERR_FILENO) >= 0))
 		execvp(program, (char *const *)(uintptr_t)argv);
 	_exit(BOX_EXIT_NO_PROGRAM);
 }
@@ -154,6 +156,18 @@ static int box_await_address(struct box_process *box, const char *program, struc
 	return rc;
 }
 
+/* It has not started: all that it said is for people. */
+static void box_give_up(struct box_process *box)
+{
+	char text[4096];
+	size_t length;
+
+	while ((length = box_process_hear(box, text, sizeof(text))) > 0)
+		fwrite(text, 1, length, stderr);
+	box_process_forget(box);
+	close(box->out_fd);
+}
+
 int box_process_start(const struct box_settings *settings, struct box_process *out, struct err *e)
 {
 	char program[PATH_MAX];
@@ -165,9 +179,13 @@ int box_process_start(const struct box_settings *settings, struct box_process *o
 	if (pipe2(fds, O_CLOEXEC) < 0)
 		return err_set(e, -errno, "no pipe to the box: %s", strerror(errno));
 	fflush(NULL);
-	*out = (struct box_process){.out_fd = fds[0], .pid = fork()};
+	*out = (struct box_process){.out_fd = fds[0], .said_fd = -1};
+	if (settings->heard) /* a pipe would be full at some time, and the box would wait; without memory it is not
+				heard */
+		out->said_fd = memfd_create("said", MFD_CLOEXEC);
+	out->pid = fork();
 	if (out->pid == 0)
-		box_exec(settings, program, fds[1], parent);
+		box_exec(settings, program, fds[1], out->said_fd, parent);
 	close(fds[1]);
 	if (out->pid < 0) {
 		rc = err_set(e, -errno, "could not fork: %s", strerror(errno));
@@ -176,7 +194,7 @@ int box_process_start(const struct box_settings *settings, struct box_process *o
 		rc = box_await_address(out, program, e);
 	}
 	if (rc < 0)
-		close(out->out_fd);
+		box_give_up(out);
 	return rc;
 }
 
@@ -225,6 +243,26 @@ int box_process_stop(struct box_process *box, struct err *e)
 		nanosleep(&(struct timespec){.tv_nsec = 2000000}, NULL);
 	}
 	return box_ended(box, status, e);
+}
+
+/* The box writes at the offset that it shares with us, so that reading has one of its own. What was read is given back.
+ */
+size_t box_process_hear(struct box_process *box, char *out, size_t bytes)
+{
+	ssize_t got = box->said_fd < 0 ? 0 : pread(box->said_fd, out, bytes, box->heard);
+
+	if (got <= 0)
+		return 0;
+	box->heard += got;
+	fallocate(box->said_fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, box->heard);
+	return (size_t)got;
+}
+
+void box_process_forget(struct box_process *box)
+{
+	if (box->said_fd >= 0)
+		close(box->said_fd);
+	box->said_fd = -1;
 }
 
 uint64_t box_process_cpu_ns(pid_t pid)

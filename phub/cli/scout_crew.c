@@ -128,6 +128,12 @@ static void crew_pass(struct scout_crew *crew, unsigned site, struct scout_crew_
 	fflush(out);
 }
 
+void scout_crew_pass(struct scout_crew *crew, const char *text, size_t length)
+{
+	crew_wipe(crew);
+	fwrite(text, 1, length, stderr);
+}
+
 void scout_crew_note(struct scout_crew *crew, const char *format, ...)
 {
 	va_list arguments;
@@ -324,7 +330,8 @@ static void crew_flush(struct scout_crew *crew, unsigned site)
 
 /* ---- watching ---- */
 
-static void crew_judge(struct scout_crew *crew, unsigned site, int status, struct err *e)
+/* `failing`: how many were found to have failed at one time, this site among them: of them none goes on. */
+static void crew_judge(struct scout_crew *crew, unsigned site, int status, unsigned failing, struct err *e)
 {
 	struct err own;
 
@@ -340,7 +347,7 @@ static void crew_judge(struct scout_crew *crew, unsigned site, int status, struc
 	else
 		err_set(&own, -ECHILD, "site %u ended with exit code %d; its own message says why", site,
 			WEXITSTATUS(status));
-	if (crew->may_lose && crew->lost + 1 < crew->sites) {
+	if (crew->may_lose && failing < crew->sites) {
 		crew->lost++;
 		crew->writer_lost = crew->writer_lost || site == 0;
 		crew_flush(crew, site);
@@ -351,27 +358,36 @@ static void crew_judge(struct scout_crew *crew, unsigned site, int status, struc
 	*e = own;
 }
 
-/* How many are left. The group of who has ended goes with it, while its number cannot be another's yet. */
+/* Has it just ended? Its group goes with it, while its number cannot be another's yet. */
+static bool crew_has_ended(struct scout_crew_site *own, int *status)
+{
+	siginfo_t ended = {.si_pid = 0};
+	pid_t pid = own->pid;
+
+	if (!pid || waitid(P_PID, (id_t)pid, &ended, WEXITED | WNOHANG | WNOWAIT) < 0 || ended.si_pid != pid)
+		return false;
+	kill(-pid, SIGTERM);
+	waitpid(pid, status, 0);
+	own->pid = 0;
+	return true;
+}
+
+/* How many are left. That the others go on is said when it is known who has failed as well. */
 static unsigned crew_reap(struct scout_crew *crew, struct err *e)
 {
-	unsigned alive = 0;
+	int status[SCOUT_CREW_MAX] = {0};
+	unsigned alive = 0, failing = crew->lost;
 
 	for (unsigned k = 0; k < crew->sites; k++) {
-		siginfo_t ended = {.si_pid = 0};
-		pid_t pid = crew->at[k].pid;
-		int status = 0;
-
-		if (!pid)
-			continue;
-		if (waitid(P_PID, (id_t)pid, &ended, WEXITED | WNOHANG | WNOWAIT) < 0 || ended.si_pid != pid) {
-			alive++;
-			continue;
-		}
-		kill(-pid, SIGTERM);
-		waitpid(pid, &status, 0);
-		crew->at[k].pid = 0;
-		crew_judge(crew, k, status, e);
+		failing += crew_has_ended(&crew->at[k], &status[k]) && status[k];
+		alive += crew->at[k].pid != 0;
 	}
+	for (unsigned k = 0; k < crew->sites; k++)
+		if (WIFSIGNALED(status[k]))
+			crew_judge(crew, k, status[k], failing, e);
+	for (unsigned k = 0; k < crew->sites; k++) /* which one that was killed may have brought about */
+		if (!WIFSIGNALED(status[k]))
+			crew_judge(crew, k, status[k], failing, e);
 	return alive;
 }
 

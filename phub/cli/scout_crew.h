@@ -32,7 +32,7 @@ struct scout_crew_site {
 struct scout_crew {
 	const char *const *command; /* NULL-terminated */
 	unsigned sites;             /* 1 .. SCOUT_CREW_MAX */
-	bool may_lose; /* who fails is told of, and the others go on, as long as there are any; check() may set it */
+	bool may_lose; /* who fails is told of, and the others go on, if all have not failed; check() may set it */
 	char settings[SCOUT_CREW_SETTINGS_MAX][SCOUT_CREW_SETTING_BYTES]; /* of the environment: NAME=VALUE */
 	unsigned setting_count;
 	/* A line that tells how far they are, into text; called a few times a second where somebody looks. NULL: none
@@ -67,6 +67,9 @@ bool scout_crew_set(struct scout_crew *crew, const char *format, ...) __attribut
  * alike, what one has said the others do not say again, also where each calls itself by its own rank.
  */
 int scout_crew_run(struct scout_crew *crew, struct err *e);
+
+/* Text of a process that all need goes to stderr as it is, from within status() and check() or thereafter; likewise. */
+void scout_crew_pass(struct scout_crew *crew, const char *text, size_t length);
 
 /* output_note() from within status() and check(): where a line tells how far they are, it goes first. */
 void scout_crew_note(struct scout_crew *crew, const char *format, ...) __attribute__((format(printf, 2, 3)));

@@ -169,12 +169,26 @@ static void run_status(void *context, char *text, size_t bytes)
 	snprintf(text, bytes, "%s", run->status);
 }
 
+/* What the box has said, which stands before what follows of it. */
+static void run_hear_box(struct run *run)
+{
+	char text[4096];
+	size_t length;
+
+	while ((length = box_process_hear(&run->box, text, sizeof(text))) > 0)
+		scout_crew_pass(&run->crew, text, length);
+}
+
 static int run_check(void *context, struct err *e)
 {
 	struct run *run = context;
 
 	run_read(run);
-	return run->box.pid ? box_process_check(&run->box, e) : 0;
+	run_hear_box(run);
+	if (!run->box.pid || box_process_check(&run->box, e) == 0)
+		return 0;
+	run_hear_box(run); /* its last words */
+	return -ECHILD;
 }
 
 /* ---- the environment ---- */
@@ -312,8 +326,12 @@ static int run_start_box(struct run *run, struct err *e)
 	box_settings_add(settings, "log_level=warn");
 	box_settings_add(settings, "listen=127.0.0.1:0");
 	box_settings_add(settings, "data_ports=any");
-	for (unsigned i = 0; i < run->options->set.count; i++)
+	settings->heard = true;
+	for (unsigned i = 0; i < run->options->set.count; i++) {
 		box_settings_add(settings, "%s", run->options->set.at[i]);
+		if (strncmp(run->options->set.at[i], "log_level=", 10) == 0)
+			settings->heard = false; /* all of it is wanted */
+	}
 	rc = box_process_start(settings, &run->box, e);
 	free(settings);
 	return rc;
@@ -335,6 +353,27 @@ static int run_sites(struct run *run)
 	return scout_crew_run(&run->crew, &e) < 0 ? CLI_FAILED : CLI_DONE;
 }
 
+/*
+ * When a site has failed, and as the box ends, it says what follows of that, at some time: who looks for the reason
+ * would find it among that. Where the box itself has not ended well, it is the reason.
+ */
+static int run_stop_box(struct run *run, int rc)
+{
+	struct err e = {0};
+	bool good;
+
+	if (rc == CLI_DONE)
+		run_hear_box(run);
+	good = box_process_stop(&run->box, &e) == 0;
+	if (!good)
+		run_hear_box(run);
+	box_process_forget(&run->box);
+	if (good || rc != CLI_DONE)
+		return rc;
+	output_error("%s", e.text);
+	return CLI_FAILED;
+}
+
 static int run_go(struct run *run)
 {
 	struct err e = {0};
@@ -342,6 +381,7 @@ static int run_go(struct run *run)
 	char text[sizeof(run->status)];
 	int rc;
 
+	run->box.said_fd = -1;
 	if (!run->options->box && run_start_box(run, &e) < 0) {
 		output_error("%s", e.text);
 		return CLI_FAILED;
@@ -350,10 +390,7 @@ static int run_go(struct run *run)
 	run->crew.check = run_check;
 	run->crew.context = run;
 	rc = run_sites(run);
-	if (box_process_stop(&run->box, &e) < 0 && rc == CLI_DONE) {
-		output_error("%s", e.text);
-		rc = CLI_FAILED;
-	}
+	rc = run_stop_box(run, rc);
 	run_status(run, text, sizeof(text)); /* the rest of the log */
 	if (run->log)
 		fclose(run->log);
