@@ -1,0 +1,73 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""phub scout run when sites or its box die: which of all that is said of it is the reason."""
+import os
+import pathlib
+import re
+import signal
+import time
+
+import rig
+from rig import check, holds
+from scout_rig import FOLDER, PHUB, phub
+
+SKEWED = rig.BUILD / "tests/system/skewed"
+
+
+def found_dead(name, lost, victims):
+    """stderr of a run that looks after its sites when these are killed, and the others have ended of it."""
+    def until(what, true):
+        end = time.monotonic() + rig.DEADLINE_S
+        while not true():
+            check(run.running() and time.monotonic() < end, f"{what}: {run.err.text()}")
+            time.sleep(0.02)
+
+    log = FOLDER / f"{name}.jsonl"
+    script = f'echo $$ >{FOLDER}/{name}.$RANK; exec "$0" "$PHUB_URL" rank=$RANK world=$WORLD_SIZE algorithm=local thetas=1,2,5 period=10 pause_ms=2 steps=1000000'
+    run = rig.Process("run", [PHUB, "scout", "run", "--sites", "3", "--lost", lost, "--out", log, "--", "sh", "-c", script, SKEWED])
+    until("no window", lambda: log.exists() and '"decision"' in log.read_text())
+    pids = [int((FOLDER / f"{name}.{rank}").read_text()) for rank in range(3)]
+    os.kill(run.pid, signal.SIGSTOP)
+    until("it looks", lambda: ") T " in pathlib.Path(f"/proc/{run.pid}/stat").read_text())
+    for rank in victims:
+        os.kill(pids[rank], signal.SIGKILL)
+    dead = re.compile(r"\) Z (\S+ ){16}1 ")  # with all of its threads: until then nobody is told of its end
+    until("a site lives", lambda: all(dead.search(pathlib.Path(f"/proc/{pid}/stat").read_text()) for pid in pids))
+    os.kill(run.pid, signal.SIGCONT)
+    check(run.wait() == 1, "it has failed")
+    return run.err.text()
+
+
+def run_loses_all_at_once():
+    """run: of sites that are all found dead at one time nothing says that others go on, and one that was killed is the reason"""
+    for name, lost, victims, reason in (("once", "shrink", (0, 1, 2), 0), ("reason", "fail", (1,), 1)):
+        err = found_dead(name, lost, victims)
+        check("; the others go on" not in err, err)
+        check(err.splitlines()[-1] == f"phub: site {reason} was killed by signal 9 (Killed)", err)
+
+
+def run_hears_its_box():
+    """run: what the box says stands before the reason; what it says as it ends well is nothing to anybody, unless its log was asked for"""
+    def with_box(body, *words):
+        box = FOLDER / "own-box"
+        box.write_text(f"#!/bin/sh\n{body}\n")
+        box.chmod(0o755)
+        return phub("run", "--sites", 2, "--phubd", box, *words, status=1)[1]
+
+    listens = "echo listens at 127.0.0.1:9"
+    ends = "; while :; do sleep 0.05; done"
+    check(with_box("echo no memory >&2; exit 4", "--", "true") ==
+          "no memory\nphub: %s ended while it started; its own message says why\n" % (FOLDER / "own-box"), "as it starts")
+    check(with_box(f"{listens}; echo last words >&2; exit 3", "--", "sleep", 50) ==
+          "last words\nphub: the box (phubd) ended with exit code 3; its own message says why\n", "in mid-run")
+    err = with_box(f"trap 'echo down >&2; exit 0' TERM; echo up >&2; {listens}{ends}", "--", "sh", "-c", "exit 3")
+    holds(err, r"^up\nphub: site \d ended with exit code 3; its own message says why\n$")
+    err = with_box(f"trap 'echo down >&2; exit 5' TERM; {listens}{ends}", "--", "true")
+    check(err == "down\nphub: the box (phubd) ended with exit code 5; its own message says why\n", err)
+    err = with_box(f"trap 'echo down >&2; exit 0' TERM; {listens}{ends}", "--set", "log_level=debug", "--", "sh", "-c", "exit 3")
+    check(err.endswith("says why\ndown\n"), err)
+
+
+if __name__ == "__main__":
+    os.environ["BUILD"] = str(rig.BUILD)
+    rig.run([run_loses_all_at_once, run_hears_its_box], None if SKEWED.exists() else f"{SKEWED} is not there (make test-programs)")
