@@ -218,7 +218,10 @@ def main():
     site = open_site(net, images, labels, a.url, scout_of(a), algorithm=a.algorithm, theta=None if a.policy else a.theta, log=a.log)
     train(site, net, images, labels, a.steps, a.seed * world + rank, teller(site) if rank == 0 else lambda step, loss: None)
     state = site.state
-    bytes_mean = average(net, a.url)
+    whole = state["sites"] in (0, world)  # those that are lost do not come to take a mean
+    bytes_mean = average(net, a.url) if whole else 0
+    if rank == 0 and not whole:
+        print(f"sites.py: {state['sites']} of {world} sites are left: scored is the model of this one, not the mean of all", flush=True)
     if rank == 0:
         count, right, loss = tried(net, *read("test"))
         site.score(count, right, loss)  # into the log, which ends as the site is closed

@@ -162,8 +162,8 @@ static int args_set_reals(const struct args_usage *u, const struct args_option *
 		double number = strtod(at, &end);
 
 		/* strtod() takes signs, blanks, hexadecimals and infinities too. */
-		if (list.count == ARGS_REALS_MAX || end == at || !isdigit((unsigned char)*at) || !isfinite(number) ||
-			memchr(at, 'x', (size_t)(end - at)) || (*end && *end != ',') ||
+		if (list.count == ARGS_REALS_MAX || end == at || !isdigit((unsigned char)at[*at == '.']) ||
+			!isfinite(number) || memchr(at, 'x', (size_t)(end - at)) || (*end && *end != ',') ||
 			(*end && o->type == ARGS_REAL) || (o->max > 0 && number > (double)o->max))
 			break;
 		list.at[list.count++] = number;

@@ -106,8 +106,9 @@ static void compare_unlike(const struct compare *c)
 static void compare_legend(const struct compare *c)
 {
 	puts("\nbytes: that a site sent in exchanges, the mean of sites, as the papers count them; travelled: in\n"
-	     "models that were tried elsewhere; wire: payload of all kinds, as it travelled; fewer: how many times\n"
-	     "fewer than BSP, of the first two; front: no other run here was as good for as few; +: has not ended.");
+	     "models that were tried elsewhere; wire: payload of all kinds, as it travelled (of shm: not coded);\n"
+	     "fewer: how many times fewer than BSP, of the first two; front: no other run here was as good for as\n"
+	     "few; +: has not ended.");
 	if (c->within)
 		puts("within: that the sites within these sent, over links of their own, and no part of the rest.");
 	if (c->spent)

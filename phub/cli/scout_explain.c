@@ -318,11 +318,18 @@ static bool explain_changes(const struct explain *x, unsigned i)
 	return explain_number(x, i, "theta") != explain_number(x, i, "next");
 }
 
-/* What is worth a line: changes, and where too few reports came to change anything by. */
+static bool explain_acts(const struct explain *x, unsigned i, enum scout_action action)
+{
+	return strcmp(scout_log_text(scout_log_window(&x->log, i), "action"), scout_action_name(action)) == 0;
+}
+
+/* What is worth a line: changes, where too few reports came to change anything by, and the first window of those in
+ * which it sees what no theta mends. */
 static bool explain_tells(const struct explain *x, unsigned i)
 {
-	return explain_changes(x, i) ||
-	       strcmp(scout_log_text(scout_log_window(&x->log, i), "action"), "falls back") == 0;
+	const bool cannot = explain_acts(x, i, SCOUT_CANNOT) && (i == 0 || !explain_acts(x, i - 1, SCOUT_CANNOT));
+
+	return explain_changes(x, i) || cannot || explain_acts(x, i, SCOUT_FALLS_BACK);
 }
 
 static void explain_cell(struct output_table *table, double value)

@@ -158,6 +158,8 @@ def better():
     check(len(found) == 10 and all(line["reason"] and line["bytes_travel"] == 0 for line in found), str(found))
     check(all(0 < line["r_all"] < 1 and len(line["r"]) == 8 for line in found), str(found))
     holds(phub("explain", path)[0], "sites pull apart", r"\n *step +theta +to +action +r +pull +bytes")
+    hopeless = changed(path, "hopeless", lambda own: own[:-3] + [line.replace('"action":"stays"', '"action":"cannot"') for line in own[-3:-1]] + own[-1:])
+    check(phub("explain", hopeless)[0].count(" cannot ") == 1, phub("explain", hopeless)[0])
     out, _ = phub("explain", path, "--at", 150)
     holds(out, f"seen +sites align by r = {found[-1]['r_all']:.4f}, and pull apart {found[-1]['pull']:.3g} times", r"theta 1 +r 0\.\d+, sent .*, at step",
           r"r +[\d.]+, over all of 8 tensors")
@@ -174,6 +176,7 @@ def better():
     tried = changed(path, "tried", lambda own: [line.replace('"tried":0', '"tried":200') for line in own])
     check("no losses of the mean model" in phub("dry-run", path)[0] and "no losses" not in phub("dry-run", tried)[0], "what was tried")
     holds(phub("dry-run", hill(), "--policy", "scout+", "--thetas", "2,5", status=2)[1], "a grid of local begins with 1")
+    check(phub("dry-run", hill(), "--policy", "fixed", "--theta", ".5e1")[0] == phub("dry-run", hill(), "--policy", "fixed", "--theta", "5")[0], "no zero before the point")
     old = changed(path, "old", lambda own: [line.replace('"seen":', '"unseen":') for line in own])
     holds(phub("dry-run", old, status=1)[1], "decides by what exchanges show, and this log does not have it", "take another --policy")
     dgc = changed(path, "dgc", lambda own: [own[0].replace('"local"', '"dgc"')] + own[1:])
