@@ -224,11 +224,75 @@ static void trust_tell_out(const struct scout_report *reports, unsigned sites, c
 	trust_append(text, room, more);
 }
 
+/* The loss of the mean model where it was tried; NaN: it was not, or that is no loss. */
+static double trust_trial(const struct scout_report *r)
+{
+	return r->unfit == SCOUT_FIT && r->tried > 0 && isfinite(r->after) ? r->after : NAN;
+}
+
+/* Where most have tried the mean model: who has not. */
+static void trust_tell_untried(
+	const struct scout_report *reports, unsigned sites, unsigned tried, char *text, size_t room)
+{
+	char more[TRUST_TEXT_BYTES], others[32] = "";
+	unsigned silent = 0, first = 0;
+
+	for (unsigned i = sites; i-- > 0;)
+		if (reports[i].unfit == SCOUT_FIT && isnan(trust_trial(&reports[i]))) {
+			silent++;
+			first = i;
+		}
+	if (silent == 0 || silent > tried)
+		return;
+	if (silent > 1)
+		snprintf(others, sizeof(others), ", nor of %u more", silent - 1);
+	snprintf(more, sizeof(more), "; of the mean model's loss at site %u nothing is known%s",
+		trust_called(reports, first), others);
+	trust_append(text, room, more);
+}
+
+/* And where it does quite otherwise than elsewhere. */
+static void trust_tell_trials(const struct scout_report *reports, unsigned sites, char *text, size_t room)
+{
+	double values[SCOUT_SITES_MAX], median, deviation, furthest = 0;
+	char more[TRUST_TEXT_BYTES];
+	unsigned count = 0, out = 0;
+
+	for (unsigned i = 0; i < sites; i++)
+		if (!isnan(trust_trial(&reports[i])))
+			values[count++] = trust_trial(&reports[i]);
+	if (count == 0)
+		return;
+	trust_tell_untried(reports, sites, count, text, room);
+	if (count < TRUST_OUT_AMONG)
+		return;
+	median = trust_median(values, count);
+	for (unsigned i = 0; i < count; i++)
+		values[i] = fabs(values[i] - median);
+	deviation = TRUST_MEDIAN * trust_median(values, count);
+	for (unsigned i = 0; i < sites; i++) {
+		const double far = fabs(trust_trial(&reports[i]) - median);
+
+		if (!(far > TRUST_OUT_LEAST && far > TRUST_OUT_MANY * deviation && far > furthest))
+			continue;
+		furthest = far;
+		out = i;
+	}
+	if (furthest == 0)
+		return;
+	snprintf(more, sizeof(more),
+		"; site %u stands out: the mean model's loss is %.3g there, and the sites' median %.3g",
+		trust_called(reports, out), reports[out].after, median);
+	trust_append(text, room, more);
+}
+
 void trust_tell(const struct scout_report *reports, unsigned sites, bool travels, char *text, size_t room)
 {
 	trust_tell_broken(reports, sites, text, room);
-	if (!travels)
+	if (!travels) {
+		trust_tell_trials(reports, sites, text, room);
 		return;
+	}
 	trust_tell_liar(reports, sites, text, room);
 	trust_tell_out(reports, sites, text, room);
 }

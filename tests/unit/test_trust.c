@@ -224,6 +224,44 @@ static void test_stands_out(void **state)
 	assert_string_equal(amiss(reports, 3, true), "why"); /* who of three is right? */
 }
 
+/* scout+: what the mean model loses at each site, as it was tried there. */
+static void test_trials(void **state)
+{
+	struct scout_report reports[SITES];
+	const double bad[] = {NAN, INFINITY};
+
+	(void)state;
+	for (unsigned i = 0; i < SITES; i++)
+		reports[i] =
+			(struct scout_report){.trained = 1000, .train = 0.3, .tried = 200, .after = 0.3 + 0.05 * i};
+	assert_string_equal(amiss(reports, SITES, false), "why");
+	assert_string_equal(amiss(reports, SITES, true), "why");
+	for (unsigned k = 0; k < 2; k++) {
+		reports[1].after = bad[k];
+		assert_string_equal(
+			amiss(reports, SITES, false), "why; of the mean model's loss at site 1 nothing is known");
+	}
+	reports[1] = (struct scout_report){.trained = 1000, .train = 0.3, .after = NAN, .called = 8};
+	assert_string_equal(amiss(reports, SITES, false), "why; of the mean model's loss at site 7 nothing is known");
+	reports[3].tried = 0;
+	assert_string_equal(amiss(reports, SITES, false),
+		"why; of the mean model's loss at site 7 nothing is known, nor of 1 more");
+	reports[1].unfit = SCOUT_STRANGE; /* it came in this window */
+	reports[3].unfit = SCOUT_IDLE;
+	assert_string_equal(amiss(reports, SITES, false), "why");
+	for (unsigned i = 0; i < SITES; i++)
+		reports[i] = (struct scout_report){.tried = 0, .after = NAN}; /* there was no time for that */
+	assert_string_equal(amiss(reports, SITES, false), "why");
+	for (unsigned i = 0; i < SITES; i++)
+		reports[i] = (struct scout_report){.tried = 200, .after = i == 2 ? 400 : 0.3 + 0.05 * i};
+	assert_string_equal(amiss(reports, SITES, false),
+		"why; site 2 stands out: the mean model's loss is 400 there, and the sites' median 0.45");
+	for (unsigned i = 0; i < SITES; i++)
+		reports[i].after = 0.3 * i; /* all differ */
+	assert_string_equal(amiss(reports, SITES, false), "why");
+	assert_string_equal(amiss(reports, 3, false), "why");
+}
+
 /* One liar of five is one pair at either end, whatever it says. */
 static void test_trim(void **state)
 {
@@ -297,6 +335,7 @@ int main(void)
 		cmocka_unit_test(test_few_samples),
 		cmocka_unit_test(test_amiss),
 		cmocka_unit_test(test_stands_out),
+		cmocka_unit_test(test_trials),
 		cmocka_unit_test(test_trim),
 		cmocka_unit_test(test_room),
 		cmocka_unit_test(test_finite),
