@@ -601,12 +601,12 @@ static bool worker_is_wrong(struct worker *me, int code, const char *text)
 	return true;
 }
 
-/* Is somebody named whom its job waits for, or its own box dead? */
+/* Is somebody named whom its job waits for, or its own box dead, or can none be the root? */
 static bool worker_names_absent(const struct worker *me, const char *text)
 {
 	const char *named = strstr(text, "waits for rank");
 	const struct world *w = me->world;
-	bool found = me->rack && !me->rack->box;
+	bool found = (me->rack && !me->rack->box) || lease_excuses(w, text);
 
 	named = named ? named + strcspn(named, "0123456789") : NULL;
 	for (unsigned rank = 0; named && rank < w->plan->workers; rank++) {
