@@ -94,6 +94,9 @@ def interrupted():
         process.send_signal(signal.SIGINT)
         check(process.wait(timeout=rig.DEADLINE_S) == 130, f"exit code {process.returncode}")
         process.stderr.close()
+        until = time.monotonic() + rig.DEADLINE_S  # it was killed, and whoever has it now has yet to reap it
+        while pathlib.Path(f"/proc/{pid}").exists() and time.monotonic() < until:
+            time.sleep(0.05)
         check(not pathlib.Path(f"/proc/{pid}").exists(), "its command still runs")
 
 
