@@ -139,9 +139,9 @@ static void test_rebase_of_none(void **state)
 	}
 }
 
-/* 3 PB, which no machine has. A sanitizer says so as malloc() does. */
-const char *__asan_default_options(void);
-const char *__tsan_default_options(void);
+/* 3 PB, which no machine has. A sanitizer, whose library asks for these, says so as malloc() does. */
+__attribute__((visibility("default"))) const char *__asan_default_options(void);
+__attribute__((visibility("default"))) const char *__tsan_default_options(void);
 
 const char *__asan_default_options(void)
 {
