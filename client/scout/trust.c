@@ -174,6 +174,15 @@ static double trust_median(double *values, unsigned count)
 	return (values[(count - 1) / 2] + values[count / 2]) / 2;
 }
 
+/* By the median distance from the median; the values are sorted, and then distances. */
+static double trust_deviation(double *values, unsigned count, double *median)
+{
+	*median = trust_median(values, count);
+	for (unsigned i = 0; i < count; i++)
+		values[i] = fabs(values[i] - *median);
+	return TRUST_MEDIAN * trust_median(values, count);
+}
+
 /* How far the furthest that stands out is from the median; 0: none does. */
 static double trust_find_out(
 	const struct scout_report *reports, unsigned sites, bool by_data, struct pair *out, double *median)
@@ -187,10 +196,7 @@ static double trust_find_out(
 			values[count++] = pair.home - pair.away;
 	if (count < TRUST_OUT_AMONG)
 		return 0;
-	*median = trust_median(values, count);
-	for (unsigned i = 0; i < count; i++)
-		values[i] = fabs(values[i] - *median);
-	deviation = TRUST_MEDIAN * trust_median(values, count);
+	deviation = trust_deviation(values, count, median);
 	for (unsigned i = 0; i < sites; i++) {
 		double far;
 
@@ -266,10 +272,7 @@ static void trust_tell_trials(const struct scout_report *reports, unsigned sites
 	trust_tell_untried(reports, sites, count, text, room);
 	if (count < TRUST_OUT_AMONG)
 		return;
-	median = trust_median(values, count);
-	for (unsigned i = 0; i < count; i++)
-		values[i] = fabs(values[i] - median);
-	deviation = TRUST_MEDIAN * trust_median(values, count);
+	deviation = trust_deviation(values, count, &median);
 	for (unsigned i = 0; i < sites; i++) {
 		const double far = fabs(trust_trial(&reports[i]) - median);
 
