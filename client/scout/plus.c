@@ -16,7 +16,7 @@
  * at 0 to 100 % (medians of seeds 100 to 102); 125 allowed 5 at 80 % where the pull had been measured anew, too loose.
  *
  * With K=10 (seed 100) theta 20, 5, below 2, and 2 are within a point at 20 to 80 %, by pulls of 4.9, 14, 28 and 60,
- * and with K=2 still 100 by pulls of 0 and .3: as loose as 105 sqrt(5 / K) allows, at most .56 are lost with K=10. By
+ * and with K=2 still 100 by pulls of 0 and .3: as loose as 89 sqrt(5 / K) allows, at most .56 are lost with K=10. By
  * 105 * 5 / K theta would be 1 at 60 and 80 % with K=10; by 105 for all 3 at 60 %, where 2 loses 1.14.
  */
 static const double plus_reach_local = 235, plus_own_local = 2.5;
@@ -177,7 +177,7 @@ static unsigned plus_allowed(const struct plus *p, const struct plus_config *c, 
 static void plus_enter(struct plus *p, enum plus_phase phase)
 {
 	p->phase = phase;
-	p->windows = p->passed = p->counted = 0;
+	p->passed = p->counted = 0;
 	p->alignment = p->moves = p->loss = (struct watch){0};
 }
 
@@ -282,7 +282,6 @@ static unsigned plus_measure(struct plus *p, const struct plus_config *c, const 
 	unsigned count, struct plus_verdict *v)
 {
 	v->cause = PLUS_FIRST;
-	p->windows++;
 	if (p->passed < PLUS_PASSES) {
 		p->passed += w->exchanges;
 		return 0;
@@ -354,7 +353,6 @@ static unsigned plus_probe(struct plus *p, const struct plus_config *c, const st
 static unsigned plus_stay(struct plus *p, const struct plus_config *c, const struct plus_window *w, double r,
 	unsigned index, unsigned count, struct plus_verdict *v)
 {
-	p->windows++;
 	if (plus_drifts(p, c, w, r))
 		return plus_measure_anew(p, v);
 	if (plus_allowed(p, c, w->rate, count) != p->target) {

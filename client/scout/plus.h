@@ -111,7 +111,6 @@ enum plus_mean { PLUS_SOUND = 0, PLUS_SUSPECT = 1, PLUS_HOPELESS = 2 };
 /* Others read. */
 struct plus {
 	enum plus_phase phase;
-	unsigned windows;     /* of the phase */
 	unsigned passed;      /* MEASURES: exchanges that were not counted, */
 	unsigned counted;     /* and that were */
 	unsigned measured;    /* pulls that the mean is of */

@@ -462,8 +462,7 @@ static void scout_say_why(const struct scout *s, const struct plus_verdict *v, s
 	case PLUS_APART:
 		snprintf(to, room,
 			"the mean model's loss is %.2f more than the sites' own: models have drifted apart; tight "
-			"until "
-			"that is mended, then it measures anew",
+			"until that is mended, then it measures anew",
 			v->beyond);
 		break;
 	case PLUS_WAITS:

@@ -83,7 +83,6 @@ static void saved_plus(struct saved *s, struct plus *p)
 	phase = p->last;
 	saved_whole(s, &phase);
 	p->last = (enum plus_phase)phase;
-	saved_whole(s, &p->windows);
 	saved_whole(s, &p->passed);
 	saved_whole(s, &p->counted);
 	saved_whole(s, &p->measured);
