@@ -88,8 +88,7 @@ int options_needs(struct scout_config *config, enum site_algorithm algorithm, st
 	if (algorithm == SITE_DGC && config->theta_count > 1 && options_goes_by_loss(config->policy))
 		return err_set(e, -ENOTSUP,
 			"scout: %s goes by what models lose at other sites, and those of dgc, which sums alone move, "
-			"are "
-			"one at all sites whatever theta; take fixed, or replay a schedule",
+			"are one at all sites whatever theta; take fixed, or replay a schedule",
 			scout_policy_name(config->policy));
 	if (rc == -ENOTSUP)
 		return err_set(e, rc, "scout+ does not know how far thetas of %s may go; take another policy",
