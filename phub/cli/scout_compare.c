@@ -27,6 +27,19 @@ static void compare_bytes(struct output_table *table, double bytes)
 	output_cell(table, "%s", bytes >= 0 && bytes < 1e18 ? output_bytes((uint64_t)bytes, text) : "-");
 }
 
+/* "4.2x"; "1.05x more": so many times what BSP would have sent. */
+static void compare_saving(struct output_table *table, double saving)
+{
+	const double times = saving < 1 ? 1 / saving : saving;
+
+	if (isnan(saving))
+		output_cell(table, "-");
+	else if (times < 1.005)
+		output_cell(table, "1.0x");
+	else
+		output_cell(table, "%.*fx%s", times < 1.095 ? 2 : 1, times, saving < 1 ? " more" : "");
+}
+
 /* What is printed: columns that no run has anything in are left out. */
 struct compare {
 	const struct scout_log *logs;
@@ -74,7 +87,7 @@ static void compare_row(struct compare *c, unsigned i)
 	if (c->within)
 		compare_bytes(table, total->within);
 	compare_bytes(table, total->wire);
-	compare_number(table, "%.1fx", scout_log_saving(total));
+	compare_saving(table, scout_log_saving(total));
 	if (c->spent)
 		output_cell(table, "%s",
 			isnan(total->spent) ? "-" : scout_log_spent_text(scout_log_unit(log), total->spent, text));
@@ -107,8 +120,8 @@ static void compare_legend(const struct compare *c)
 {
 	puts("\nbytes: that a site sent in exchanges, the mean of sites, as the papers count them; travelled: in\n"
 	     "models that were tried elsewhere; wire: payload of all kinds, as it travelled (of shm: not coded);\n"
-	     "fewer: how many times fewer than BSP, of the first two; front: no other run here was as good for as\n"
-	     "few; +: has not ended.");
+	     "fewer: how many times fewer than BSP, of the first two, or, where it says more, how many times as many;\n"
+	     "front: no other run here was as good for as few; +: has not ended.");
 	if (c->within)
 		puts("within: that the sites within these sent, over links of their own, and no part of the rest.");
 	if (c->spent)
@@ -122,16 +135,16 @@ static bool compare_json(const struct compare *c, unsigned i)
 	const struct scout_log_total *total = &c->totals[i];
 
 	return output_json(json_pack(
-		"{s:s, s:s, s:s, s:s, s:I, s:b, s:o, s:o, s:o, s:o, s:o, s:o, s:s, s:o, s:o, s:o, s:o, s:o, s:b}",
+		"{s:s, s:s, s:s, s:s, s:I, s:b, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:s, s:o, s:o, s:o, s:o, s:o, s:b}",
 		"scout", "compare", "log", log->path, "algorithm", scout_log_text(log->run, "algorithm"), "policy",
-		scout_log_text(log->run, "policy"), "t", (json_int_t)total->t, "ended", log->end != NULL, "bytes",
-		scout_log_value(total->bytes), "bytes_travel", scout_log_value(total->travel), "bytes_bsp",
-		scout_log_value(total->bsp), "bytes_within", scout_log_value(total->within), "bytes_wire",
-		scout_log_value(total->wire), "saving", scout_log_value(scout_log_saving(total)), "unit",
-		price_unit_name(scout_log_unit(log)), "spent", scout_log_value(total->spent), "theta",
-		scout_log_value(total->theta), "accuracy", scout_log_value(total->accuracy), "loss",
-		scout_log_value(total->loss), "seconds", scout_log_value(total->seconds), "front",
-		scout_log_on_front(c->totals, c->count, i)));
+		scout_log_text(log->run, "policy"), "t", (json_int_t)total->t, "ended", log->end != NULL, "missing",
+		(json_int_t)log->missing, "bytes", scout_log_value(total->bytes), "bytes_travel",
+		scout_log_value(total->travel), "bytes_bsp", scout_log_value(total->bsp), "bytes_within",
+		scout_log_value(total->within), "bytes_wire", scout_log_value(total->wire), "saving",
+		scout_log_value(scout_log_saving(total)), "unit", price_unit_name(scout_log_unit(log)), "spent",
+		scout_log_value(total->spent), "theta", scout_log_value(total->theta), "accuracy",
+		scout_log_value(total->accuracy), "loss", scout_log_value(total->loss), "seconds",
+		scout_log_value(total->seconds), "front", scout_log_on_front(c->totals, c->count, i)));
 }
 
 static int compare_print(const struct scout_log *logs, unsigned count, bool json)

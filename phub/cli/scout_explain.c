@@ -57,6 +57,9 @@ static void explain_what(const struct explain *x, unsigned i)
 		printf(", and theta is %g from here on too.\n", next);
 	else
 		printf(", to theta %g.\n", next);
+	if (scout_log_missing(&x->log, i))
+		printf("  gap     the lines of %" PRIu64 " windows just before this one are missing in the log\n",
+			scout_log_missing(&x->log, i));
 	printf("  why     %s\n", *scout_log_text(w, "reason") ? scout_log_text(w, "reason") : "the log does not say");
 }
 
@@ -98,9 +101,25 @@ static void explain_pull(const json_t *w)
 		printf(" (between %.4f and %.4f)", low, high);
 }
 
+/* What trials of the mean model have said: they are of the window before this one. */
+static void explain_trials(const json_t *w)
+{
+	const json_t *seen = json_object_get(w, "seen");
+	const double before = scout_log_number(seen, "before"), after = scout_log_number(seen, "after");
+
+	if (!(scout_log_number(seen, "tried") > 0) || isnan(after))
+		return;
+	printf("          the mean model, tried on %.0f samples a site, lost ", scout_log_number(seen, "tried"));
+	if (!isnan(before))
+		printf("%.4f as the window before this one began, and ", before);
+	printf("%.4f as it ended\n", after);
+}
+
 static void explain_seen(const struct explain *x, unsigned i)
 {
 	const json_t *w = scout_log_window(&x->log, i);
+	const double trained = scout_log_number(w, "train_loss"),
+		     accuracy = scout_log_number(json_object_get(w, "score"), "accuracy");
 
 	printf("  seen    ");
 	if (x->config.policy == SCOUT_PLUS)
@@ -114,13 +133,13 @@ static void explain_seen(const struct explain *x, unsigned i)
 	if (scout_log_number(w, "n") > 0)
 		printf(", %.0f samples", scout_log_number(w, "n"));
 	puts("");
-	if (!isnan(scout_log_number(w, "train_loss")))
-		printf("          training loss %.4f nats", scout_log_number(w, "train_loss"));
-	if (!isnan(scout_log_number(json_object_get(w, "score"), "accuracy")))
-		printf("; the averaged model has %.2f %% right",
-			100 * scout_log_number(json_object_get(w, "score"), "accuracy"));
-	if (!isnan(scout_log_number(w, "train_loss")))
+	if (!isnan(trained))
+		printf("          training loss %.4f nats", trained);
+	if (!isnan(accuracy))
+		printf("%sthe averaged model has %.2f %% right", isnan(trained) ? "          " : "; ", 100 * accuracy);
+	if (!isnan(trained) || !isnan(accuracy))
 		puts("");
+	explain_trials(w);
 }
 
 /* "local at theta 1, over rack": the sites within those of the log. False: there are none. */
@@ -151,7 +170,7 @@ static void explain_sent(const struct explain *x, unsigned i)
 {
 	const json_t *w = scout_log_window(&x->log, i);
 	double total = explain_total(x, i), bsp = scout_log_number(w, "bytes_bsp");
-	char sent[32], travelled[32], all[32], text[128];
+	char sent[32], travelled[32], all[32], text[128], saving[SCOUT_LOG_SAVING_BYTES];
 
 	printf("  sent    %s a site in exchanges, %s in models that travelled",
 		explain_bytes(scout_log_number(w, "bytes"), sent),
@@ -159,7 +178,7 @@ static void explain_sent(const struct explain *x, unsigned i)
 	if (total > 0)
 		printf("; %s since the start", explain_bytes(total, all));
 	if (total > 0 && bsp > 0)
-		printf(", %.1f times fewer than BSP", bsp / total);
+		printf(", %s", scout_log_saving_text(bsp / total, saving));
 	puts("");
 	if (!explain_within(x, text) || !(scout_log_number(w, "bytes_within") >= 0))
 		return;
@@ -349,8 +368,8 @@ static void explain_summary(const struct explain *x)
 			unit == PRICE_BYTES ? "bytes" : "spent", "reason"},
 		.align = "rrrlrrrl"};
 	struct scout_log_total total = scout_log_total(&x->log);
+	char text[32], within[128], saving[SCOUT_LOG_SAVING_BYTES];
 	unsigned changes = 0, told = 0;
-	char text[32], within[128];
 
 	for (unsigned i = 0; i < x->log.count; i++) {
 		const json_t *w = scout_log_window(&x->log, i);
@@ -383,7 +402,7 @@ static void explain_summary(const struct explain *x)
 		output_table_print(&table);
 	printf("%s at step %" PRIu64 ", theta %g", x->log.end ? "It ended" : "The log ends", total.t, total.theta);
 	if (!isnan(scout_log_saving(&total)))
-		printf(", with %.1f times fewer bytes than BSP", scout_log_saving(&total));
+		printf(", with %s", scout_log_saving_text(scout_log_saving(&total), saving));
 	if (!isnan(total.spent))
 		printf(", %s spent on exchanges", scout_log_spent_text(unit, total.spent, text));
 	if (!isnan(total.accuracy))
@@ -423,6 +442,8 @@ static bool explain_json(const struct explain *x, unsigned i)
 	}
 	if (line && tried) {
 		json_object_set_new(line, "log", json_string(x->log.path));
+		json_object_set_new(line, "missing", json_integer((json_int_t)x->log.missing));
+		json_object_set_new(line, "missing_before", json_integer((json_int_t)scout_log_missing(&x->log, i)));
 		json_object_set(line, "tried", tried);
 	}
 	json_decref(tried);

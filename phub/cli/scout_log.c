@@ -56,11 +56,20 @@ double scout_log_weighed(const json_t *window, const char *field)
 	return isnan(part) ? scout_log_number(window, field) : part;
 }
 
+uint64_t scout_log_missing(const struct scout_log *log, unsigned window)
+{
+	const double before = window ? scout_log_number(scout_log_window(log, window - 1), "window") : -1;
+	const double gap = scout_log_number(scout_log_window(log, window), "window") - before - 1;
+
+	return gap >= 1 && gap < 1e15 ? (uint64_t)gap : 0;
+}
+
 double scout_log_steps(const struct scout_log *log, unsigned window)
 {
-	double before = window ? scout_log_number(scout_log_window(log, window - 1), "t") : 0;
+	const double before = window ? scout_log_number(scout_log_window(log, window - 1), "t") : 0;
+	const double steps = scout_log_number(scout_log_window(log, window), "t") - before;
 
-	return scout_log_number(scout_log_window(log, window), "t") - before;
+	return scout_log_missing(log, window) ? fmin(steps, scout_log_number(log->run, "period")) : steps;
 }
 
 double scout_log_spent(const struct scout_log *log, unsigned window)
@@ -137,6 +146,7 @@ static int log_take_window(struct scout_log *log, json_t *line, struct err *e)
 	if (json_array_append(log->windows, line) < 0)
 		return err_set(e, -ENOMEM, "out of memory");
 	log->count++;
+	log->missing += scout_log_missing(log, log->count - 1);
 	return 0;
 }
 
@@ -250,6 +260,16 @@ void scout_log_free(struct scout_log *log)
 	*log = (struct scout_log){0};
 }
 
+/* The step that the first window behind a gap ends with. */
+static double log_first_gap(const struct scout_log *log)
+{
+	unsigned i = 0;
+
+	while (i + 1 < log->count && scout_log_missing(log, i) == 0)
+		i++;
+	return scout_log_number(scout_log_window(log, i), "t");
+}
+
 bool scout_log_open(const char *path, struct scout_log *out)
 {
 	struct err e = {0};
@@ -264,6 +284,10 @@ bool scout_log_open(const char *path, struct scout_log *out)
 			path);
 	if (out->gone_on)
 		output_note("%s: who wrote it was lost, and came again: windows in between are missing", path);
+	else if (out->missing)
+		output_note("%s: lines of %" PRIu64
+			    " windows are missing, the first of them before step %.0f: sums are without these",
+			path, out->missing, log_first_gap(out));
 	return true;
 }
 
@@ -328,6 +352,26 @@ double scout_log_saving(const struct scout_log_total *total)
 	double sent = log_sent(total);
 
 	return sent > 0 ? total->bsp / sent : NAN;
+}
+
+/* Two places where one would say too little of what is near 1. */
+static void log_times(char text[32], double times)
+{
+	snprintf(text, 32, "%.*f", times < 1.095 ? 2 : 1, times);
+}
+
+const char *scout_log_saving_text(double saving, char text[SCOUT_LOG_SAVING_BYTES])
+{
+	char times[32];
+
+	log_times(times, saving < 1 ? 1 / saving : saving);
+	if (strcmp(times, "1.00") == 0)
+		snprintf(text, SCOUT_LOG_SAVING_BYTES, "as many bytes as BSP");
+	else if (saving < 1)
+		snprintf(text, SCOUT_LOG_SAVING_BYTES, "%s times as many bytes as BSP", times);
+	else
+		snprintf(text, SCOUT_LOG_SAVING_BYTES, "%s times fewer bytes than BSP", times);
+	return text;
 }
 
 bool scout_log_on_front(const struct scout_log_total *totals, unsigned count, unsigned which)

@@ -18,13 +18,14 @@ enum { SCOUT_LOG_LINE_MAX = 16 << 20, SCOUT_LOG_WINDOWS_MAX = 1000000 };
 
 struct scout_log {
 	const char *path;
-	char name[64];   /* short: the job's, or the file's */
-	json_t *run;     /* the first line */
-	json_t *windows; /* an array of decisions, in order */
-	json_t *end;     /* NULL: the run has not ended, or was cut off */
-	unsigned count;  /* of windows */
-	bool cut;        /* the last line was not whole: it is not here */
-	bool gone_on;    /* its writer was lost, and another has gone on: the last line counts what that one sent */
+	char name[64];    /* short: the job's, or the file's */
+	json_t *run;      /* the first line */
+	json_t *windows;  /* an array of decisions, in order */
+	json_t *end;      /* NULL: the run has not ended, or was cut off */
+	unsigned count;   /* of windows */
+	uint64_t missing; /* windows that have no line, by the numbers of those that have one */
+	bool cut;         /* the last line was not whole: it is not here */
+	bool gone_on;     /* its writer was lost, and another has gone on: the last line counts what that one sent */
 };
 
 /*
@@ -35,10 +36,13 @@ struct scout_log {
 int scout_log_read(const char *path, struct scout_log *out, struct err *e);
 void scout_log_free(struct scout_log *log);
 
-/* Reads one, prints why not, and tells of a cut. */
+/* Reads one, prints why not, and tells of a cut, and of windows that are missing. */
 bool scout_log_open(const char *path, struct scout_log *out);
 
 const json_t *scout_log_window(const struct scout_log *log, unsigned i);
+
+/* How many windows have no line just before this one. */
+uint64_t scout_log_missing(const struct scout_log *log, unsigned window);
 
 /* NaN for what is absent, null or no number; "" likewise for text. */
 double scout_log_number(const json_t *line, const char *field);
@@ -56,7 +60,7 @@ double scout_log_spent(const struct scout_log *log, unsigned window);
 /* "12.4 s", "0.0019 money", "unknown"; of any unit. */
 const char *scout_log_spent_text(enum price_unit unit, double spent, char text[32]);
 
-/* How many steps a window had. */
+/* How many steps a window had; where that before it is missing a period at most, which it had as a rule. */
 double scout_log_steps(const struct scout_log *log, unsigned window);
 
 /* For a line of JSON: null for what is not known; whole numbers keep all digits. */
@@ -78,6 +82,10 @@ struct scout_log_total scout_log_total(const struct scout_log *log);
 
 /* How many times fewer than BSP; NaN where that is not known. */
 double scout_log_saving(const struct scout_log_total *total);
+
+#define SCOUT_LOG_SAVING_BYTES 64
+/* "4.2 times fewer bytes than BSP", "as many bytes as BSP", "1.05 times as many bytes as BSP". Returns `text`. */
+const char *scout_log_saving_text(double saving, char text[SCOUT_LOG_SAVING_BYTES]);
 
 /* On the Pareto front of bytes and accuracy: no other one sent no more and was as good, and better in one. */
 bool scout_log_on_front(const struct scout_log_total *totals, unsigned count, unsigned which);

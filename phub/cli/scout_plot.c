@@ -57,13 +57,23 @@ static double plot_score(const struct scout_log *log, unsigned window)
 	return scout_log_number(json_object_get(scout_log_window(log, window), "score"), "loss");
 }
 
-/* "score" is its loss. */
+/* What the mean model lost at sites as this window ended: the line of the next one has it. */
+static double plot_trial(const struct scout_log *log, unsigned window)
+{
+	const json_t *seen = json_object_get(scout_log_window(log, window + 1), "seen");
+
+	if (scout_log_missing(log, window + 1) || !(scout_log_number(seen, "tried") > 0))
+		return NAN;
+	return scout_log_number(seen, "after");
+}
+
+/* "score" is its loss, "trial" that of plot_trial(). */
 static bool plot_log_has(const struct scout_log *log, const char *field)
 {
-	const bool score = strcmp(field, "score") == 0;
+	const bool score = strcmp(field, "score") == 0, trial = strcmp(field, "trial") == 0;
 
 	for (unsigned i = 0; i < log->count; i++)
-		if (!isnan(score ? plot_score(log, i) : plot_number(log, i, field)))
+		if (!isnan(score ? plot_score(log, i) : trial ? plot_trial(log, i) : plot_number(log, i, field)))
 			return true;
 	return false;
 }
@@ -77,9 +87,15 @@ static bool plot_has(const struct plot *p, const char *field)
 	return has;
 }
 
+static const char *const plot_losses_fields[] = {"train_loss", "trial", "score", NULL};
+
 static bool plot_has_loss(const struct plot *p)
 {
-	return plot_has(p, "score") || plot_has(p, "train_loss");
+	bool has = false;
+
+	for (unsigned i = 0; plot_losses_fields[i] && !has; i++)
+		has = plot_has(p, plot_losses_fields[i]);
+	return has;
 }
 
 /* How many tensors there is an r of; 0: of none. */
@@ -166,15 +182,19 @@ static void plot_name(const struct chart *c, unsigned row, const char *colour, c
 	svg_label(c->file, x + 28, y + 3.5, "small", "start", false, text);
 }
 
-/* Names of the logs that have one of two fields, as many as there is room for. */
-static unsigned plot_legend(
-	const struct plot *p, const struct chart *c, unsigned reserved, const char *field, const char *other)
+/* Names of the logs that have one of these fields, as many as there is room for. NULL ends them. */
+static unsigned plot_legend(const struct plot *p, const struct chart *c, unsigned reserved, const char *const *fields)
 {
 	unsigned most = (unsigned)(c->height / PLOT_ROW) - reserved, row = 0;
 
-	for (unsigned l = 0; l < p->count && row < most; l++)
-		if (plot_log_has(&p->logs[l], field) || plot_log_has(&p->logs[l], other))
+	for (unsigned l = 0; l < p->count && row < most; l++) {
+		const char *const *field = fields;
+
+		while (*field && !plot_log_has(&p->logs[l], *field))
+			field++;
+		if (*field)
 			plot_name(c, row++, chart_colour(l), NULL, p->logs[l].name);
+	}
 	return row;
 }
 
@@ -288,7 +308,7 @@ static void plot_theta(struct plot *p)
 			last = at;
 		}
 	}
-	plot_legend(p, &c, 0, "theta", "theta");
+	plot_legend(p, &c, 0, (const char *const[]){"theta", NULL});
 }
 
 /* In points; that of scout+ is not of accuracy. */
@@ -340,7 +360,7 @@ static void plot_loss_of_accuracy(struct plot *p)
 			last = loss;
 		}
 	}
-	row = plot_legend(p, &c, 1, "AL", "AL");
+	row = plot_legend(p, &c, 1, (const char *const[]){"AL", NULL});
 	if (borne)
 		plot_name(&c, row, "#888888", "5 4", "sigma: what is borne");
 }
@@ -355,27 +375,32 @@ static void plot_losses(struct plot *p)
 		for (unsigned i = 0; i < p->logs[l].count; i++) {
 			chart_widen(&c, plot_number(&p->logs[l], i, "t"), plot_number(&p->logs[l], i, "train_loss"));
 			chart_widen(&c, NAN, plot_score(&p->logs[l], i));
+			chart_widen(&c, NAN, plot_trial(&p->logs[l], i));
 		}
 	}
 	chart_settle(&c);
 	chart_frame(&c, "Loss", "step", "nats", true);
 	for (unsigned l = 0; l < p->count; l++) {
-		double from = NAN, trained = NAN, scored = NAN;
+		double from = NAN, trained = NAN, scored = NAN, tried = NAN;
 
 		for (unsigned i = 0; i < p->logs[l].count; i++) {
 			double t = plot_number(&p->logs[l], i, "t"), now = plot_number(&p->logs[l], i, "train_loss"),
-			       score = plot_score(&p->logs[l], i);
+			       score = plot_score(&p->logs[l], i), trial = plot_trial(&p->logs[l], i);
 
 			plot_step(&c, from, trained, t, now, chart_colour(l), NULL);
 			plot_step(&c, from, scored, t, score, chart_colour(l), "5 4");
+			plot_step(&c, from, tried, t, trial, chart_colour(l), "2 3");
 			from = t;
 			trained = now;
 			scored = score;
+			tried = trial;
 		}
 	}
-	row = plot_legend(p, &c, 3, "train_loss", "score") + 1;
+	row = plot_legend(p, &c, 4, plot_losses_fields) + 1;
 	if (plot_has(p, "train_loss"))
 		plot_name(&c, row++, "#666666", NULL, "in training, at the sites");
+	if (plot_has(p, "trial"))
+		plot_name(&c, row++, "#666666", "2 3", "averaged model, there");
 	if (plot_has(p, "score"))
 		plot_name(&c, row, "#666666", "5 4", "averaged model, held out");
 }
@@ -424,9 +449,16 @@ static void plot_links(struct plot *p)
 		plot_spent_line(&c, p, l, false);
 		plot_spent_line(&c, p, l, true);
 	}
-	row = plot_legend(p, &c, 3, "bytes", "bytes_within") + 1;
+	row = plot_legend(p, &c, 3, (const char *const[]){"bytes", "bytes_within", NULL}) + 1;
 	plot_name(&c, row, "#666666", NULL, "between these sites");
 	plot_name(&c, row + 1, "#666666", "5 4", "within them");
+}
+
+/* By its logarithm, from a tenth of 1/K, 0, to 1, 1: sites with skewed data have an r of about 1/K, as chance has it.
+ */
+static double plot_warmth(double r, double sites)
+{
+	return r > 0 ? 1 + log(r) / log(10 * sites) : 0;
 }
 
 /* The scale beside a heat map, with 1/K marked. */
@@ -441,19 +473,21 @@ static void plot_scale(const struct chart *c, double sites)
 		svg_block(c->file, x, c->y + height * i / STEPS, 14, height / STEPS + 0.3, colour);
 	}
 	svg_label(c->file, x + 20, c->y + 8, "small", "start", false, "1: sites agree");
-	if (1 / sites > 0.1 && 1 / sites < 0.85) {
-		double y = c->y + height * (1 - 1 / sites);
+	if (sites > 1) {
+		double y = c->y + height * (1 - plot_warmth(1 / sites, sites));
 
-		snprintf(text, sizeof(text), "%.2f: by chance (1/K)", 1 / sites);
+		snprintf(text, sizeof(text), "%.2g: by chance (1/K)", 1 / sites);
 		svg_line(c->file, x - 3, y, x + 17, y, "#222222", 1, NULL);
 		svg_label(c->file, x + 20, y + 3.5, "small", "start", false, text);
 	}
-	svg_label(c->file, x + 20, c->y + height, "small", "start", false, "0: they cancel out");
+	snprintf(text, sizeof(text), "%.2g or less: they cancel out", 0.1 / sites);
+	svg_label(c->file, x + 20, c->y + height, "small", "start", false, text);
 }
 
 static void plot_heat_row(const struct plot *p, const struct chart *c, const struct scout_log *log, unsigned t)
 {
 	const char *name = json_string_value(json_array_get(json_object_get(log->run, "tensors"), t));
+	const double sites = scout_log_number(log->run, "sites");
 	double from = 0, y = c->y + t * PLOT_ROW;
 	unsigned every = 1 + log->count / PLOT_COLUMNS_MAX;
 	char text[20];
@@ -467,7 +501,7 @@ static void plot_heat_row(const struct plot *p, const struct chart *c, const str
 		char colour[8] = "#dddddd";
 
 		if (!isnan(r))
-			chart_heat(r, colour);
+			chart_heat(plot_warmth(r, sites), colour);
 		svg_block(p->file, chart_at_x(c, from), y, chart_at_x(c, to) - chart_at_x(c, from) + 0.3, PLOT_ROW - 1,
 			colour);
 		from = to;

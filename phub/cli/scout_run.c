@@ -59,7 +59,7 @@ static void run_take_decision(struct run *run, const json_t *line)
 {
 	const double loss = scout_log_number(line, "AL"), total = scout_log_number(line, "bytes_total"),
 		     within = scout_log_number(line, "bytes_within");
-	char text[32];
+	char text[32], saving[SCOUT_LOG_SAVING_BYTES];
 	const size_t room = sizeof(run->status);
 	size_t used = (size_t)snprintf(
 		run->status, room, "step %.0f, theta %g", scout_log_number(line, "t"), scout_log_number(line, "next"));
@@ -73,8 +73,8 @@ static void run_take_decision(struct run *run, const json_t *line)
 	if (!isnan(loss) && used < room)
 		used += (size_t)snprintf(run->status + used, room - used, ", %.1f points lost elsewhere", 100 * loss);
 	if (total > 0 && used < room)
-		used += (size_t)snprintf(run->status + used, room - used, ", %.1f times fewer bytes than BSP",
-			scout_log_number(line, "bytes_bsp") / total);
+		used += (size_t)snprintf(run->status + used, room - used, ", %s",
+			scout_log_saving_text(scout_log_number(line, "bytes_bsp") / total, saving));
 	if (within >= 0 && within < 1e18 && used < room)
 		snprintf(run->status + used, room - used, ", %s within in this window",
 			output_bytes((uint64_t)within, text));

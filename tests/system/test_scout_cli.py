@@ -93,7 +93,7 @@ def explain():
     check([w["t"] for w in told] == [m["t"] for m in moves], str(told))
     out, _ = phub("explain", hill(), "--at", "70")
     w = windows[3]
-    holds(out, r"^hill, step 80 \(steps 61 to 80, at theta", f"why +{w['reason']}", "3 of 3 sites believed, 1200 samples", "times fewer than BSP",
+    holds(out, r"^hill, step 80 \(steps 61 to 80, at theta", f"why +{w['reason']}", "3 of 3 sites believed, 1200 samples", "times fewer bytes than BSP",
           r"points \(between -?\d+\.\d and \d+\.\d\), (above|within) the 5\.0 that are borne",
           r"cost +[\d.e+-]+ = 50 max\(0, ", "<- was here", "not tried", r"r +[\d.]+, over all of 8 tensors; least in (conv|norm|linear)",
           "shadow +would have sent", r"theta 20: 31\.0 KB")
