@@ -417,6 +417,19 @@ static int advise_parse(const char *where, struct url_box *box, struct err *e)
 	return rc;
 }
 
+/* A port is wanted: that of boxes is theirs. */
+static int advise_check_listen(const struct args_usage *usage, const char *where)
+{
+	const char *colon = strrchr(where, ':');
+	struct url_box box;
+
+	if (strncmp(where, "unix:", 5) == 0 || (colon && !strchr(colon, ']') && advise_parse(where, &box, NULL) == 0))
+		return ARGS_GO_ON;
+	return args_wrong(usage,
+		"--listen %s: allowed is HOST:PORT, like 127.0.0.1:7080 (port 0: any that is free), or unix:PATH",
+		where);
+}
+
 static int advise_listen(struct advise *a, char bound[128], struct err *e)
 {
 	const char *where = a->options->listen;
@@ -429,6 +442,8 @@ static int advise_listen(struct advise *a, char bound[128], struct err *e)
 	}
 	rc = advise_parse(where, &box, e);
 	local = rc == 0 ? stream_host_is_loopback(box.host) : 0;
+	if (local < 0)
+		return err_set(e, local, "--listen %s: no address of this name is known", where);
 	if (rc == 0 && local != 1 && !a->secret[0])
 		return err_set(e, -EACCES,
 			"%s can be reached from elsewhere: give --secret-file, or listen on 127.0.0.1", where);
@@ -621,8 +636,8 @@ int scout_advise_run(int argc, char **argv)
 	struct advise_options o = {.given = SCOUT_GIVEN_NONE, .wait_ns = 60 * NS_PER_S};
 	struct scout_given *g = &o.given;
 	const struct args_option options[] = {
-		{"listen", "ADDR", "127.0.0.1:PORT or unix:PATH; elsewhere only with a secret", ARGS_TEXT, &o.listen, 0,
-			0, NULL},
+		{"listen", "ADDR", "HOST:PORT or unix:PATH; another HOST than 127.0.0.1 only with a secret", ARGS_TEXT,
+			&o.listen, 0, 0, NULL},
 		{"sites", "K", "that report, 1 to 1024", ARGS_NUMBER, &o.sites, 1, ADVISE_SITES_MAX, NULL},
 		{"model-bytes", "B", "of one model", ARGS_BYTES, &o.model_bytes, 1, UINT64_C(1) << 50, NULL},
 		{"thetas", "A,B,...", "steps between averages, the fewest first, or of replay its schedule: 1 to 64",
@@ -643,7 +658,7 @@ int scout_advise_run(int argc, char **argv)
 			NULL},
 		{"trim", "PART", "of sites that may lie, below 0.5: as much is left out of means at either end (0)",
 			ARGS_REAL, &g->trim, 0, 0, NULL},
-		{"seed", "N", "of its chances (0)", ARGS_NUMBER, &o.seed, 0, UINT64_MAX, NULL},
+		{"seed", "N", "of its chances (0)", ARGS_NUMBER, &o.seed, 0, SCOUT_SEED_MAX, NULL},
 		{"wait", "SECONDS", "for the others, when one has reported (60)", ARGS_SECONDS, &o.wait_ns, 10,
 			86400000, NULL},
 		{"secret-file", "FILE", "what sites must say, on its first line", ARGS_TEXT, &o.secret_file, 0, 0,
@@ -668,6 +683,9 @@ int scout_advise_run(int argc, char **argv)
 		return rc;
 	if (!o.listen || !o.sites || !o.model_bytes || !o.thetas.count)
 		return args_wrong(&usage, "needs --listen, --sites, --model-bytes and --thetas");
+	rc = advise_check_listen(&usage, o.listen);
+	if (rc != ARGS_GO_ON)
+		return rc;
 	if (o.period == 0)
 		o.period = o.given.policy == SCOUT_PLUS ? OPTIONS_PERIOD_PLUS : OPTIONS_PERIOD;
 	return advise_open(&usage, &o);

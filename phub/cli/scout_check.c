@@ -23,6 +23,8 @@
 #include "phub/cli/cli.h"
 #include "transport/stream.h"
 
+enum { CHECK_TAIL_BYTES = 2048 }; /* that a last line has at most */
+
 /* ---- options ---- */
 
 static double check_or(double given, double usual)
@@ -119,8 +121,8 @@ static int check_sites(const struct phub_site_options *site, enum site_algorithm
 		return err_set(e, -EINVAL, "%s cannot have a theta of %g", site_algorithm_name(algorithm), site->theta);
 	if (!site->scout)
 		return 0;
-	if (site->scout->theta_count == 0) { /* the program's own */
-		config = (struct scout_config){.policy = (enum scout_policy)site->scout->policy};
+	if (site->scout->theta_count == 0) { /* the program's own; of one alone nobody would make a scout */
+		config = (struct scout_config){.policy = (enum scout_policy)site->scout->policy, .theta_count = 2};
 		return options_needs(&config, algorithm, e) == -ENOTSUP ? -ENOTSUP : 0;
 	}
 	own = *site->scout;
@@ -244,24 +246,48 @@ static enum scout_check_fate check_fate(const char *path)
 	return last == EOF ? SCOUT_CHECK_EMPTY : last == '\n' ? SCOUT_CHECK_LINES : SCOUT_CHECK_CUT;
 }
 
+/* Is its last line whole, and that of a run which has ended? */
+static bool check_is_whole(const char *path)
+{
+	static const char end[] = "{\"scout\":\"end\"";
+	char tail[CHECK_TAIL_BYTES + 1], *last;
+	FILE *file = fopen(path, "re");
+	size_t got;
+
+	if (!file)
+		return false;
+	if (fseek(file, -CHECK_TAIL_BYTES, SEEK_END) < 0)
+		rewind(file);
+	got = fread(tail, 1, CHECK_TAIL_BYTES, file);
+	fclose(file);
+	if (got == 0 || tail[got - 1] != '\n')
+		return false;
+	tail[got - 1] = '\0';
+	last = memrchr(tail, '\n', got - 1);
+	return strncmp(last ? last + 1 : tail, end, sizeof(end) - 1) == 0;
+}
+
 int scout_check_aside(const char *path, struct err *e)
 {
 	char before[PATH_MAX];
+	const bool there = access(path, F_OK) == 0;
+	bool left;
 	int rc = check_before(path, before, e);
 
-	if (rc < 0 || access(path, F_OK) < 0)
+	if (rc < 0)
 		return rc;
-	if (access(before, F_OK) == 0) {
-		rc = scout_check_log(before, e);
-		if (rc < 0)
-			return rc;
-		if (check_fate(path) == SCOUT_CHECK_CUT && unlink(path) == 0)
-			return 1;
-	}
+	left = access(before, F_OK) == 0;
+	if (!there)
+		return left && check_is_log(before) ? SCOUT_CHECK_LEFT : SCOUT_CHECK_ALONE;
+	rc = left ? scout_check_log(before, e) : 0;
+	if (rc < 0)
+		return rc;
+	if (left && !check_is_whole(path) && unlink(path) == 0)
+		return SCOUT_CHECK_KEPT;
 	if (rename(path, before) < 0)
 		return err_set(e, -errno, "cannot write %s: the log that is there cannot become %s: %s", path, before,
 			strerror(errno));
-	return 1;
+	return left ? SCOUT_CHECK_REPLACED : SCOUT_CHECK_ASIDE;
 }
 
 enum scout_check_fate scout_check_settle(const char *path, bool aside)

@@ -8,11 +8,15 @@
 
 #include <math.h>
 #include <stdbool.h>
+#include <stdint.h>
 
 #include "phub/base/err.h"
 #include "phub/cli/args.h"
 
 struct scout_config;
+
+/* Of --seed: one more stands for one that is not given. */
+#define SCOUT_SEED_MAX (UINT64_MAX - 1)
 
 /* A scout's options as a command line has them; what policies look at and what they do not. */
 struct scout_given {
@@ -53,9 +57,19 @@ int scout_check_log(const char *path, struct err *e);
  * others of write(2). */
 int scout_check_room(const char *path, struct err *e);
 
-/* The log of a run before goes to PATH.before, until it is known whether there is a new one; where one before that was
- * left there, as scout_check_settle() does, a log that ends in the middle of a line goes instead. 1; 0: there is none;
- * errors of rename(2); -ENAMETOOLONG; as scout_check_log(): what has that name is something else. */
+/* What has become of a log that is there. */
+enum scout_check_aside {
+	SCOUT_CHECK_ALONE, /* there is none */
+	SCOUT_CHECK_ASIDE, /* it has gone to PATH.before, until it is known whether there is a new one */
+	/* There was one at PATH.before, of a run before that of PATH, which was broken off: killed, say, so that
+	 * scout_check_settle() was not called. It stays there, and that of PATH, which has no last line, goes; */
+	SCOUT_CHECK_KEPT,
+	SCOUT_CHECK_REPLACED, /* or that of PATH is whole, and takes its place */
+	SCOUT_CHECK_LEFT,     /* or PATH has none: what is there is let alone */
+};
+
+/* Makes room for a log at PATH. errors of rename(2); -ENAMETOOLONG; as scout_check_log(): what is at PATH.before is
+ * something else, and is in the way. */
 int scout_check_aside(const char *path, struct err *e);
 
 /* What has come of a log. */

@@ -453,7 +453,7 @@ int scout_dry_run_run(int argc, char **argv)
 		{"latency", "SECONDS", "seconds: of an exchange, however little it says (the run's)", ARGS_REAL,
 			&g->latency, 0, 0, NULL},
 		{"price", "PRICE", "money: of 10^9 bytes (the run's)", ARGS_REAL, &g->price, 0, 0, NULL},
-		{"seed", "N", "of its chances (the run's)", ARGS_NUMBER, &o.seed, 0, UINT64_MAX - 1, NULL},
+		{"seed", "N", "of its chances (the run's)", ARGS_NUMBER, &o.seed, 0, SCOUT_SEED_MAX, NULL},
 		{"json", NULL, "a line of JSON for each window", ARGS_FLAG, &o.json, 0, 0, NULL},
 		{.name = NULL},
 	};

@@ -337,6 +337,25 @@ static int run_start_box(struct run *run, struct err *e)
 	return rc;
 }
 
+/* What a run that was killed has left is told of, as nobody else does. */
+static void run_put_aside(struct run *run, struct err *e)
+{
+	const char *out = run->options->out;
+	const int rc = scout_check_aside(out, e);
+
+	run->aside = rc == SCOUT_CHECK_ASIDE || rc == SCOUT_CHECK_KEPT || rc == SCOUT_CHECK_REPLACED;
+	if (rc == SCOUT_CHECK_KEPT)
+		output_note("%s was of a run that was broken off, and has gone; %s.before, of the run before that, "
+			    "stays until this one has a log",
+			out, out);
+	else if (rc == SCOUT_CHECK_REPLACED)
+		output_note("%s.before, which a run that was broken off had left, has gone: %s, which is whole, stands "
+			    "for it until this run has a log",
+			out, out);
+	else if (rc == SCOUT_CHECK_LEFT)
+		output_note("%s.before is a log that a run which was broken off has left; it stays", out);
+}
+
 /* The sites, at a box that is there. */
 static int run_sites(struct run *run)
 {
@@ -345,7 +364,7 @@ static int run_sites(struct run *run)
 	if (!run_set_box(run))
 		err_set(&e, -EINVAL, "what is given is too long for the environment");
 	else
-		run->aside = scout_check_aside(run->options->out, &e) == 1;
+		run_put_aside(run, &e);
 	if (e.code) {
 		output_error("%s", e.text);
 		return CLI_FAILED;
@@ -531,7 +550,7 @@ int scout_run_run(int argc, char **argv)
 			NULL},
 		{"trim", "PART", "of sites that may lie, below 0.5: as much is left out of means at either end (0)",
 			ARGS_REAL, &g->trim, 0, 0, NULL},
-		{"seed", "N", "of its chances (0)", ARGS_NUMBER, &o.seed, 0, UINT64_MAX - 1, NULL},
+		{"seed", "N", "of its chances (0)", ARGS_NUMBER, &o.seed, 0, SCOUT_SEED_MAX, NULL},
 		{"unit", "NAME", "of costs: bytes, seconds or money (bytes)", ARGS_CHOICE, &g->unit, 0, 0, run_units},
 		{"rate", "BYTES", "seconds: what a link carries in one", ARGS_REAL, &g->rate, 0, 0, NULL},
 		{"latency", "SECONDS", "seconds: of an exchange, however little it says", ARGS_REAL, &g->latency, 0, 0,

@@ -216,6 +216,11 @@ def advise_sockets():
 def advise_wrong_words():
     """advise: what cannot be is refused"""
     given = ["--listen", "127.0.0.1:0", "--sites", "2", "--model-bytes", "1000"]
+    rest = ["--sites", "2", "--model-bytes", "1000", "--thetas", "1,2"]
+    for where in ("foo", "", "foo:", "foo:port", "foo:70000", "::1", "[::1]", "10.0.0.1", ":7000"):
+        err = phub("advise", "--listen", where, *rest, status=2)[1]
+        check(err.startswith(f"phub: --listen {where}: allowed is HOST:PORT, like 127.0.0.1:7080 (port 0: any that is free), or unix:PATH; "), err)
+    holds(phub("advise", "--listen", "no.such.host.invalid:7000", *rest, status=1)[1], "--listen no.such.host.invalid:7000: no address of this name is known")
     for words, why in (([], "needs --listen"), (given, "needs --listen.*--thetas"), ([*given, "--thetas", "1,2.5"], "2.5 is no whole number of steps"),
                        ([*given, "--thetas", "1,2", "--theta", "3"], "none of the thetas"), ([*given, "--thetas", "1,1"], "twice"),
                        ([*given, "--thetas", "1", "--sigma", "2"], "from 0 to 1"),

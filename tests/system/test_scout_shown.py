@@ -3,11 +3,15 @@
 """What phub scout compare, explain and plot make of logs, by logs that are made up, so that each number is known."""
 import json
 import os
+import re
+import signal
+import subprocess
+import time
 import xml.etree.ElementTree
 
 import rig
 from rig import check, holds
-from scout_rig import FOLDER, lines, phub
+from scout_rig import FOLDER, PHUB, lines, phub
 
 MODEL = 1000
 
@@ -104,6 +108,56 @@ def heat():
         holds(text, rf"{chance:.2g}: by chance \(1/K\)", "1: sites agree", rf"{chance / 10:.2g} or less: they cancel out")
 
 
+def seeds():
+    """run, dry-run, advise: a seed is a whole number below 2^64 - 1, and what is none is refused with that"""
+    log = made("seeded", [{}] * 2, {})
+    advise = ["advise", "--listen", "127.0.0.1:0", "--sites", "1", "--model-bytes", "1", "--thetas", "1"]
+    for words, tail in ((["run"], ["--", "true"]), (["dry-run", log], []), (advise, [])):
+        for seed in ("-1", "18446744073709551615", "18446744073709551616", "1.5", "0x10", "1e3", ""):
+            holds(phub(*words, "--seed", seed, *tail, status=2)[1], f"--seed {re.escape(seed)}: allowed is 0 to 18446744073709551614; see phub scout {words[0]} --help")
+    phub("dry-run", log, "--seed", 2**64 - 2)
+
+
+def run_was_killed():
+    """run: what one that was killed has left is told of by the next; a log that was whole stays until there is another"""
+    out, before = FOLDER / "killed.jsonl", FOLDER / "killed.jsonl.before"
+    good, part = made("good", [{}] * 2, {}).read_text(), made("part", [{}] * 3).read_text()
+    out.write_text(good)
+    killed = subprocess.Popen([PHUB, "scout", "run", "--sites", "1", "--out", out, "--", "sh", "-c", f'cp {FOLDER}/part.jsonl "$PHUB_SCOUT_LOG"; exec sleep 100'],
+                              env=rig.QUIET, cwd=FOLDER, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + rig.DEADLINE_S
+    while not (out.exists() and out.read_text() == part) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    killed.send_signal(signal.SIGKILL)
+    killed.wait()
+    check(out.read_text() == part and before.read_text() == good, "it has left nothing")
+    script = ["--", "sh", "-c", f'cmp "$PHUB_SCOUT_LOG.before" {FOLDER}/good.jsonl && [ ! -e "$PHUB_SCOUT_LOG" ] && ']
+    fails, writes = script[:-1] + [script[-1] + "exit 3"], script[:-1] + [script[-1] + f'cp {FOLDER}/good.jsonl "$PHUB_SCOUT_LOG"']
+    err = phub("run", "--sites", 1, "--out", out, *fails, status=1)[1]
+    holds(err, f"phub: {out} was of a run that was broken off, and has gone; {before}, of the run before that, stays until this one has a log\n")
+    check(out.read_text() == good and not before.exists(), "the log that was whole is not there again")
+    for first, second, told in ((good, part, f"{before}, which a run that was broken off had left, has gone: {out}, which is whole, stands for it"), (part, good, "was of a run that was broken off")):
+        out.write_text(first)
+        before.write_text(second)
+        err = phub("run", "--sites", 1, "--out", out, *writes)[1]
+        check(told in err and out.read_text() == good and not before.exists(), err)
+    out.unlink()
+    before.write_text(good)
+    holds(phub("run", "--sites", 1, "--out", out, *writes)[1], f"{before} is a log that a run which was broken off has left; it stays\n")
+    check(before.read_text() == good, "a file was lost")
+
+
+def run_of_dgc():
+    """run: dgc with a policy that goes by what models lose elsewhere is refused before anything starts, also without --thetas"""
+    for policy in ("hill", "stochastic", "annealing"):
+        for thetas in ([], ["--thetas", "0.1,0.01"]):
+            err = phub("run", "--algorithm", "dgc", "--policy", policy, *thetas, "--", "sh", "-c", f"touch {FOLDER}/started", status=2)[1]
+            holds(err, f"{policy} goes by what models lose at other sites, and those of dgc")
+    holds(phub("run", "--algorithm", "dgc", "--policy", "scout\u002b", "--", "true", status=2)[1], "does not know how far thetas of dgc may go")
+    check(not (FOLDER / "started").exists(), "a site was started")
+    phub("run", "--algorithm", "dgc", "--policy", "fixed", "--sites", 1, "--out", "dgc.jsonl", "--", "cp", made("dgc-log", [{}], {}), "dgc.jsonl")
+
+
 if __name__ == "__main__":
     os.environ["BUILD"] = str(rig.BUILD)
-    rig.run([gaps, fewer, trials, heat])
+    rig.run([gaps, fewer, trials, heat, seeds, run_was_killed, run_of_dgc])
