@@ -112,7 +112,7 @@ static int box_read_line(int fd, char *line, size_t bytes)
 		if (now_ns >= deadline_ns)
 			return -ETIMEDOUT;
 		if (poll(&ready, 1, clock_timeout_ms(now_ns, deadline_ns)) < 0)
-			return errno == EINTR ? -EINTR : -errno;
+			return -errno;
 		if (!ready.revents)
 			continue;
 		got = read(fd, line + have, 1);
@@ -129,7 +129,7 @@ static int box_read_line(int fd, char *line, size_t bytes)
 
 static int box_await_address(struct box_process *box, const char *program, struct err *e)
 {
-	char line[512];
+	char line[512] = "";
 	int rc = box_read_line(box->out_fd, line, sizeof(line));
 	int status;
 

@@ -6,6 +6,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -457,6 +458,20 @@ static int probe_ask(struct probe_command *c, struct err *e)
 	return rc;
 }
 
+/* Before anything is measured. */
+static int probe_check_out(const struct probe_command *c, struct err *e)
+{
+	const char *slash = strrchr(c->out, '/');
+	char folder[PATH_MAX];
+
+	if (!c->force && access(c->out, F_OK) == 0)
+		return err_set(e, -EEXIST, "%s is there already; --force writes it anew", c->out);
+	snprintf(folder, sizeof(folder), "%.*s", slash ? (int)(slash - c->out) + 1 : 1, slash ? c->out : ".");
+	if (access(folder, W_OK | X_OK) < 0)
+		return err_set(e, -errno, "cannot write --out %s: %s: %s", c->out, folder, strerror(errno));
+	return 0;
+}
+
 static int probe_go(struct probe_command *c, struct err *e)
 {
 	struct probe *p = &c->p;
@@ -466,8 +481,8 @@ static int probe_go(struct probe_command *c, struct err *e)
 	p->streams = (unsigned)c->streams;
 	p->measure_ns = c->seconds;
 	p->warm_ns = c->seconds / 2;
-	if (rc == 0 && c->out && !c->force && access(c->out, F_OK) == 0)
-		rc = err_set(e, -EEXIST, "%s is there already; --force writes it anew", c->out);
+	if (rc == 0 && c->out)
+		rc = probe_check_out(c, e);
 	if (rc == 0) {
 		rc = probe_open(p, e);
 		if (rc == 0)

@@ -116,6 +116,9 @@ def two_racks():
         check({(line.get("box") or line["host"]): line["rack"] for line in members} == {"a": "r0", "b": "r0", "c": "r1", "d": "r1"}, f"{members}")
         check(all(near(LINK, line["rate_bytes_per_s"]) for line in members), f"{members}")
         check([line["port"] for line in members if line["topo"] == "box"] == [7077, 7077], f"{members}")
+        for wrong in ("/nowhere/racks.yaml", "nowhere/racks.yaml"):  # before any probe is asked
+            _, err = net.probe("--boxes", boxes(), "--out", wrong, status=1)
+            check(re.fullmatch(rf"phub: cannot write --out {wrong}: /?nowhere/: No such file or directory\n", err), err)
         # What is there stays, and is measured anew by name, with all that the file says beside it.
         _, err = net.probe("--boxes", boxes(), "--out", path, status=1)
         holds(err, "is there already; --force")
@@ -144,8 +147,8 @@ def again():
     net = Net()
     probes = net.serve("ab")
     words = ("--boxes", boxes("ab"), "--streams", 1, "--seconds", "100ms")
-    _, err = net.probe(*words, "--out", "/nowhere/racks.yaml", status=1)
-    holds(err, "cannot write /nowhere/racks.yaml")
+    _, err = net.probe(*words, "--out", "/tmp/" + 250 * "x", status=1)  # what is written beside it has a longer name
+    holds(err, "cannot write /tmp/x*.*: File name too long")
     out, _ = net.probe(*words, "--keep")
     holds(out, "0.1 s a run")
     check(all(probe.running() and "ends" not in probe.out.text() for probe in probes), "a probe ended")
