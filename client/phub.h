@@ -467,7 +467,9 @@ enum phub_scout_unit {
 struct phub_scout_options {
 	size_t size; /* set by phub_scout_options_init() */
 	enum phub_scout_policy policy;
-	const double *thetas; /* [theta_count] 1 to 64, rising, of DGC falling: the one that talks most first */
+	/* [theta_count] 1 to 64, rising, of DGC falling: the one that talks most first; of a scout by itself they may
+	 * be of another kind that rises so, as 1 / density */
+	const double *thetas;
 	unsigned theta_count;
 	unsigned first;         /* index of the one to begin with */
 	const double *schedule; /* [schedule_count] PHUB_SCOUT_REPLAY: 1 to 1024; the last one from its end on */

@@ -216,9 +216,11 @@ int options_scout(const struct phub_scout_options *given, const enum site_algori
 			"thetas in a schedule", e);
 	if (rc == 0 && algorithm)
 		rc = options_thetas(config, *algorithm, e);
-	if (rc < 0)
-		return rc;
-	return options_needs(config, algorithm ? *algorithm : (enum site_algorithm)own.algorithm, e);
+	if (rc == 0)
+		rc = options_needs(config, algorithm ? *algorithm : (enum site_algorithm)own.algorithm, e);
+	if (rc == 0 && !algorithm)
+		rc = options_order(config, (enum site_algorithm)own.algorithm, e);
+	return rc;
 }
 
 int options_tell(const struct scout_decision *d, struct phub_scout_decision *out, struct err *e)

@@ -19,7 +19,8 @@
 /*
  * The caller's, whose size may be another library's, as this one's: what it lacks has its default. A scout is of sites
  * with `algorithm`, whose thetas its own must be, as options_thetas() says. NULL: of sites that are somebody else's;
- * all go by the algorithm that its options name, and a theta may be anything. 0; -EINVAL; -ENOTSUP as options_needs().
+ * all go by the algorithm that its options name, whose tightest theta is the first, and which a theta is may be
+ * anything. 0; -EINVAL; -ENOTSUP as options_needs().
  */
 int options_scout(const struct phub_scout_options *given, const enum site_algorithm *algorithm,
 	struct scout_config *config, struct err *e);

@@ -88,6 +88,14 @@ def test_scout(box):
         later.load(b"nothing")
     with raises(phub.Error, "in the grid twice"):
         phub.Scout([1, 1], model_bytes=1)
+    for thetas, options in (([2, 1], {}), ([1, 5, 2], {}), ([2, 1], {"policy": "scout+"}), ([0.1, 0.01, 1], {"algorithm": "gaia"}), ([0.1, 1], {"algorithm": "dgc", "policy": "fixed"})):
+        algorithm = options.get("algorithm", "local")
+        right = sorted(thetas, reverse=algorithm == "dgc")
+        with raises(ValueError, f"thetas: {thetas} is no grid with the tightest first, of {algorithm} the", f": {right}"):
+            phub.Scout(thetas, model_bytes=1, **options)
+    phub.Scout([0.1, 0.01], model_bytes=1, algorithm="dgc", policy="fixed")
+    with raises(phub.Error, "grid of local begins with 1"):
+        phub.Scout([2, 5], model_bytes=1, policy="scout+")
     with raises(ValueError, "not in the grid"):
         phub.Scout(GRID, model_bytes=1, first=3)
     with raises(ValueError, "replay"):

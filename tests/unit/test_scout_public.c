@@ -239,8 +239,8 @@ static void test_jobs(void **state)
 	assert_int_equal(opened(&job, &site), -EINVAL);
 }
 
-/* The tightest theta is the first: the smallest, but of DGC the largest; the error has the right order. To a scout that
- * is by itself thetas may be anything that goes one way. */
+/* The tightest theta is the first: the smallest, but of DGC the largest; the error has the right order. So it is of a
+ * scout that is by itself, whose thetas may be of another kind. */
 static void test_order(void **state)
 {
 	static const struct {
@@ -303,12 +303,22 @@ static void test_order(void **state)
 		assert_non_null(strstr(phub_error(), "it has no thetas; needs 1 to 64"));
 	}
 	scout.theta_count = 4;
-	scout.thetas = cases[1].thetas;
+	for (unsigned i = 1; i < 3; i++) {
+		scout.thetas = cases[i].thetas;
+		assert_int_equal(phub_scout_create(&scout, &alone), -EINVAL);
+		assert_non_null(strstr(phub_error(), cases[i].right));
+	}
+	scout.thetas = (const double[]){0.25, 0.5, 1.75, 2.5};
 	assert_int_equal(phub_scout_create(&scout, &alone), 0);
 	phub_scout_destroy(alone);
-	scout.thetas = cases[2].thetas;
+	scout.policy = PHUB_SCOUT_FIXED;
+	scout.algorithm = PHUB_SITE_DGC;
+	scout.thetas = cases[5].thetas;
+	assert_int_equal(phub_scout_create(&scout, &alone), 0);
+	phub_scout_destroy(alone);
+	scout.thetas = cases[6].thetas;
 	assert_int_equal(phub_scout_create(&scout, &alone), -EINVAL);
-	assert_non_null(strstr(phub_error(), "theta 2 comes after 5 in a grid that rises before that"));
+	assert_non_null(strstr(phub_error(), cases[6].right));
 }
 
 /* Windows are as long as the policy was measured with. */

@@ -273,16 +273,24 @@ def _scout_options(policy: str = "hill", thetas: Sequence[float] = (), schedule:
     return options
 
 
+def _check_order(thetas: Sequence[float], algorithm: str) -> None:
+    """A grid's first theta is the one that talks most: the smallest, of dgc the largest."""
+    right = sorted(thetas, reverse=algorithm == "dgc")
+    if list(thetas) != right:
+        raise ValueError(f"thetas: {list(thetas)} is no grid with the tightest first, of {algorithm} the {'largest' if algorithm == 'dgc' else 'smallest'}: {right}")
+
+
 class Scout:
     """SkewScout's controller by itself, without a connection: for those with a transport of their own.
 
-    `thetas`: the grid, the one that talks most first; `first`: the one to begin with. `policy`: fixed, replay (of `schedule`),
+    `thetas`: the grid, the one that talks most first, or it is a ValueError; `first`: the one to begin with. `policy`: fixed, replay (of `schedule`),
     hill, stochastic, annealing, or scout+ (of thetas of `algorithm`; hear() after each exchange). `model_bytes` and the other options are those of struct phub_scout_options. All sites give
     theirs the same reports in the same order, and decide the same.
     """
 
     def __init__(self, thetas: Sequence[float], *, model_bytes: int, policy: str = "hill", **options: Any):
         self._handle = ctypes.c_void_p()
+        _check_order(thetas, options.get("algorithm", "local"))
         own = _scout_options(policy, thetas, model_bytes=model_bytes, **options)
         check(lib.phub_scout_create(ctypes.byref(own), ctypes.byref(self._handle)))
 
