@@ -227,7 +227,8 @@ static void log_end(struct phub_site *s)
 		.accuracy = log_accuracy(&s->score),
 		.loss = log_loss(&s->score),
 		.seconds = s->stepped_ns ? (double)(s->stepped_ns - s->began_ns) * 1e-9 : NAN,
-		.bytes_within = log_within(s)};
+		.bytes_within = log_within(s),
+		.broken_since = unsound_since(s)};
 	char line[1024];
 	size_t bytes;
 

@@ -411,6 +411,8 @@ size_t record_end(const struct record_end *end, char *out, size_t room)
 	field_double(&l, "accuracy", end->accuracy);
 	field_double(&l, "loss", end->loss);
 	field_double(&l, "seconds", end->seconds);
+	if (end->broken_since > 0)
+		field_whole(&l, "broken_since", end->broken_since);
 	return line_end(&l);
 }
 

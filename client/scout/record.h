@@ -73,7 +73,8 @@ struct record_end {
 	 * In exchanges and of models, as papers count; on the wire payload of all kinds. */
 	double bytes, bytes_travel, bytes_wire;
 	double theta, accuracy, loss, seconds;
-	double bytes_within; /* as in a window's line, since the start; 0: left out */
+	double bytes_within;   /* as in a window's line, since the start; 0: left out */
+	uint64_t broken_since; /* the step after which the writer's model was no numbers to the end; 0: left out */
 };
 
 /* Unknown: how sites align, the interval, bytes_bsp, bytes_within, what the cost weighs of bytes, the training loss and

@@ -479,7 +479,8 @@ int phub_site_state(phub_site_t *s, struct phub_site_state *state)
 		.bytes_wire = stats.pushed_bytes,
 		.windows = s->windows,
 		.bytes_within = within_bytes(s),
-		.log_error = s->log_error};
+		.log_error = s->log_error,
+		.broken_since = unsound_since(s)};
 	if (s->at_box) {
 		rc = phub_present(s->phub);
 		now.sites = rc > 0 ? (unsigned)rc : 0;

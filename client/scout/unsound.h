@@ -12,6 +12,10 @@
  *              place of an exchange. That costs a model, so it waits twice as many exchanges each time
  *      fail    the job ends, which is not told here: the session's error names rank and key
  *
+ * Where no site has numbers left, with `pass` at once and with `zero` when none can be mended, nobody comes out of it:
+ * that is said, and `since` stays. Training goes on nevertheless, as `pass` promises, and as the caller may yet put
+ * weights in place that were saved: who stops is the caller, by phub_site_state.broken_since, and phub scout run.
+ *
  * Where the box has the weights (PHUB_OUTER_BOX) there are no slots: a site tells of itself, and of what comes back.
  *
  * The site's thread; nothing blocks.
@@ -32,6 +36,8 @@ struct phub_site;
 struct unsound {
 	uint32_t own;   /* 1 + the first tensor of which the last offer was no number, until that is mended; 0: none */
 	uint64_t steps; /* from which this offer has moved */
+	uint64_t since; /* the step after which this site's weights are no numbers, and have stayed so; 0: they are */
+	bool forlorn;   /* it was told that no site has numbers */
 	bool spread;    /* what is no number is in all sites' weights */
 	bool returns;   /* this site begins anew with the others' weights */
 	unsigned returned; /* how often it did; */
@@ -54,6 +60,9 @@ void unsound_land(struct phub_site *s);
 
 /* An exchange is due: is this site to say hello instead? Then it is one who comes from now on. */
 void unsound_due(struct phub_site *s);
+
+/* `since`, of sites in sites that of the one where it was first. */
+uint64_t unsound_since(const struct phub_site *s);
 
 /* The text, once; NULL: nothing new. */
 const char *unsound_text(struct phub_site *s);

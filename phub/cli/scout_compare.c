@@ -127,6 +127,10 @@ static void compare_legend(const struct compare *c)
 	if (c->spent)
 		puts("spent: on exchanges, a site in windows, by what its links were said to cost.");
 	compare_unlike(c);
+	for (unsigned i = 0; i < c->count; i++)
+		if (!isnan(c->totals[i].broken))
+			printf("Take care: models of %s are no numbers since step %.0f.\n", c->logs[i].name,
+				c->totals[i].broken);
 }
 
 static bool compare_json(const struct compare *c, unsigned i)
@@ -134,8 +138,8 @@ static bool compare_json(const struct compare *c, unsigned i)
 	const struct scout_log *log = &c->logs[i];
 	const struct scout_log_total *total = &c->totals[i];
 
-	return output_json(json_pack(
-		"{s:s, s:s, s:s, s:s, s:I, s:b, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:s, s:o, s:o, s:o, s:o, s:o, s:b}",
+	return output_json(json_pack("{s:s, s:s, s:s, s:s, s:I, s:b, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:s, s:o, s:o, "
+				     "s:o, s:o, s:o, s:b, s:o}",
 		"scout", "compare", "log", log->path, "algorithm", scout_log_text(log->run, "algorithm"), "policy",
 		scout_log_text(log->run, "policy"), "t", (json_int_t)total->t, "ended", log->end != NULL, "missing",
 		(json_int_t)log->missing, "bytes", scout_log_value(total->bytes), "bytes_travel",
@@ -144,7 +148,8 @@ static bool compare_json(const struct compare *c, unsigned i)
 		scout_log_value(scout_log_saving(total)), "unit", price_unit_name(scout_log_unit(log)), "spent",
 		scout_log_value(total->spent), "theta", scout_log_value(total->theta), "accuracy",
 		scout_log_value(total->accuracy), "loss", scout_log_value(total->loss), "seconds",
-		scout_log_value(total->seconds), "front", scout_log_on_front(c->totals, c->count, i)));
+		scout_log_value(total->seconds), "front", scout_log_on_front(c->totals, c->count, i), "broken_since",
+		scout_log_value(total->broken)));
 }
 
 static int compare_print(const struct scout_log *logs, unsigned count, bool json)

@@ -408,6 +408,8 @@ static void explain_summary(const struct explain *x)
 	if (!isnan(total.accuracy))
 		printf(", %.2f %% right", 100 * total.accuracy);
 	puts(". --at STEP says more of one window.");
+	if (!isnan(total.broken))
+		printf("Take care: models are no numbers since step %.0f.\n", total.broken);
 }
 
 /* ---- which ---- */

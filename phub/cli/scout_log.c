@@ -322,6 +322,7 @@ struct scout_log_total scout_log_total(const struct scout_log *log)
 	total.accuracy = scout_log_number(end, "accuracy");
 	total.loss = scout_log_number(end, "loss");
 	total.within = scout_log_number(end, "bytes_within");
+	total.broken = scout_log_number(end, "broken_since");
 	total.spent = log_sum(log, NULL);
 	if (log->gone_on)
 		total.wire = total.seconds = NAN;

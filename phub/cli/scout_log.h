@@ -76,6 +76,7 @@ struct scout_log_total {
 	double spent;         /* on exchanges, as scout_log_spent(), by the windows */
 	double wire;          /* payload of all kinds, as it travelled, likewise */
 	double theta, accuracy, loss, seconds;
+	double broken; /* the step after which models were no numbers to the end; NaN: they were, or it is not known */
 };
 
 struct scout_log_total scout_log_total(const struct scout_log *log);

@@ -49,7 +49,11 @@ struct run {
 	bool measures, fixed; /* it has a scout+; its theta stays */
 	unsigned told;        /* bits of options that were said to have no effect */
 	unsigned windows;
-	double step; /* of the last */
+	double step;     /* of the last */
+	double broken;   /* models are no numbers since then, to the end; NaN: they are */
+	double culprit;  /* the rank that the first warning names; NaN: there was none, or it names nobody */
+	char tensor[64]; /* that it names */
+	bool warned;
 	char status[160];
 };
 
@@ -135,7 +139,14 @@ static void run_take_line(struct run *run)
 		run_take_decision(run, line);
 	if (strcmp(kind, "run") == 0)
 		run_take_head(run, line);
+	if (strcmp(kind, "warning") == 0 && !run->warned) {
+		run->warned = true;
+		run->culprit = scout_log_number(line, "rank");
+		snprintf(run->tensor, sizeof(run->tensor), "%s", scout_log_text(line, "tensor"));
+	}
 	run->ended = strcmp(kind, "end") == 0;
+	if (run->ended)
+		run->broken = scout_log_number(line, "broken_since");
 	json_decref(line);
 }
 
@@ -291,12 +302,26 @@ static int run_miss_log(const struct run *run, enum scout_check_fate fate)
 	return CLI_FAILED;
 }
 
+/* All sites have ended well, with models that are none. */
+static int run_is_broken(const struct run *run)
+{
+	char who[128] = "";
+
+	if (!isnan(run->culprit))
+		snprintf(who, sizeof(who), ", which rank %.0f said first, of tensor '%s'", run->culprit, run->tensor);
+	output_error("models are no numbers (NaN or infinite) since step %.0f%s: what was trained is lost; begin again "
+		     "with weights that were saved before, and lower the rate, clip gradients or look at the data",
+		run->broken, who);
+	return CLI_FAILED;
+}
+
 static int run_conclude(struct run *run, enum scout_check_fate fate)
 {
 	const struct run_options *o = run->options;
 	const char *words[] = {"compare", o->json ? "--json" : o->out, o->json ? o->out : NULL, NULL};
 	const bool lost = run->crew.writer_lost && (fate == SCOUT_CHECK_CUT || fate == SCOUT_CHECK_LINES);
 	const bool full = fate == SCOUT_CHECK_LINES && !run->ended && scout_check_room(o->out, NULL) < 0;
+	int rc;
 
 	if (!lost && (fate != SCOUT_CHECK_LINES || full))
 		return run_miss_log(run, fate);
@@ -304,7 +329,8 @@ static int run_conclude(struct run *run, enum scout_check_fate fate)
 		output_note("%s has no last line: rank 0 has ended without closing its site", o->out);
 	if (run->fixed && run->windows == 0)
 		run_note_idle(run, NULL);
-	return scout_compare_run(o->json ? 3 : 2, (char **)(uintptr_t)words);
+	rc = scout_compare_run(o->json ? 3 : 2, (char **)(uintptr_t)words);
+	return isnan(run->broken) ? rc : run_is_broken(run);
 }
 
 /* It was ended: what there is of the log is whole. */
@@ -502,6 +528,7 @@ static int run_begin(const struct args_usage *usage, const struct run_options *o
 	for (unsigned i = 0; i < words->count; i++)
 		command[i] = words->at[i];
 	run.options = o;
+	run.broken = run.culprit = NAN;
 	run.crew.command = command;
 	run.crew.sites = (unsigned)o->sites;
 	return run_open(usage, &run);

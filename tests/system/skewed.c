@@ -407,10 +407,11 @@ static void told(const struct place *p, phub_site_t *site, const char *event, in
 	printf("{\"event\":\"%s\",\"rank\":%u,\"rc\":%d,\"error\":\"%s\",\"steps\":%" PRIu64 ",\"exchanges\":%" PRIu64
 	       ",\"theta\":%g,\"share\":%.17g,\"sites\":%u,\"bytes\":%" PRIu64 ",\"bytes_travel\":%" PRIu64
 	       ",\"bytes_wire\":%" PRIu64 ",\"windows\":%" PRIu64 ",\"action\":%d,\"believed\":%u,\"reason\":\"%s\""
-	       ",\"hash\":\"%016" PRIx64 "\",\"trained\":\"%016" PRIx64 "\",\"distance\":%s,\"log_error\":%d}\n",
+	       ",\"hash\":\"%016" PRIx64 "\",\"trained\":\"%016" PRIx64
+	       "\",\"distance\":%s,\"log_error\":%d,\"broken_since\":%" PRIu64 "}\n",
 		event, p->rank, rc, error, s.steps, s.exchanges, s.theta, s.share, s.sites, s.bytes, s.bytes_travel,
 		s.bytes_wire, s.windows, (int)d.action, d.believed, d.reason, place_hash(p, TENSORS),
-		place_hash(p, TENSORS - 1), distance, s.log_error);
+		place_hash(p, TENSORS - 1), distance, s.log_error, s.broken_since);
 	fflush(stdout);
 }
 

@@ -158,6 +158,23 @@ def run_of_dgc():
     phub("run", "--algorithm", "dgc", "--policy", "fixed", "--sites", 1, "--out", "dgc.jsonl", "--", "cp", made("dgc-log", [{}], {}), "dgc.jsonl")
 
 
+def run_of_no_numbers():
+    """run: models that are no numbers to the end are an error, with the step and who said it first; so it is where all sites' are, in compare and explain too"""
+    def train(nans, nan, algorithm="local", status=0):
+        script = f'exec "$0" "$PHUB_URL" rank=$RANK world=$WORLD_SIZE algorithm={algorithm} steps=60 nan_at=35 nans={nans} nan={nan} >/dev/null'
+        return phub("run", "--sites", 2, "--theta", 5 if algorithm == "local" else 0.1, "--out", "nan.jsonl", "--", "sh", "-c", script, rig.BUILD / "tests/system/skewed", status=status)
+
+    for nans, nan, algorithm, step, rank in ((3, "pass", "local", 40, 0), (2, "pass", "local", 40, 1), (3, "zero", "gaia", 36, 0)):
+        out, err = train(nans, nan, algorithm, status=1)
+        holds(err, rf"^phub: models are no numbers \(NaN or infinite\) since step {step}, which rank {rank} said first, of tensor 'weight': what was trained is lost; begin again")
+        holds(out, rf"\nTake care: models of nan are no numbers since step {step}\.\n$")
+        check(lines(phub("compare", "--json", "nan.jsonl")[0])[0]["broken_since"] == step, "compare --json")
+    for nans, nan in ((0, "pass"), (3, "zero"), (2, "zero")):
+        check("no numbers" not in "".join(train(nans, nan)), f"nans={nans}, nan={nan}")
+        check(lines(phub("compare", "--json", "nan.jsonl")[0])[0]["broken_since"] is None, "compare --json")
+    holds(phub("explain", made("lost", [{}] * 4, {"broken_since": 20}))[0], r"\nTake care: models are no numbers since step 20\.\n$")
+
+
 if __name__ == "__main__":
     os.environ["BUILD"] = str(rig.BUILD)
-    rig.run([gaps, fewer, trials, heat, seeds, run_was_killed, run_of_dgc])
+    rig.run([gaps, fewer, trials, heat, seeds, run_was_killed, run_of_dgc, run_of_no_numbers])

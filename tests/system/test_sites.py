@@ -374,15 +374,23 @@ def no_numbers_told():
                 who = {2: r"rank 1 has", 6: r"rank 1 \(and 1 more\) has", 7: r"rank 0 \(and 2 more\) has"}[nans]
                 for texts in warnings:
                     holds(texts[0], who + " said what is no number, of tensor 'weight', after " + when + ":",
-                          "job's option nan=zero" if nan == "pass" else "counts as zero")
+                          "job's option nan=zero" if nan == "pass" else "counts as zero" if nans < 7 or name == "local" else "No site has numbers left")
                 lines = [line for line in map(json.loads, path.read_text().splitlines()) if line["scout"] == "warning"]
                 check([(line["t"], line["rank"], line["tensor"]) for line in lines] == [(42 if name == "local" else 36, int(nans < 7), "weight")], f"{lines}")
                 well = nan == "zero" and (nans < 7 or name == "local")  # where all weights are none nobody has others
                 check(all((end["distance"] is not None) == well for end in ends), f"{name}, nan={nan}, {nans}: {ends}")
+                since = [end["broken_since"] for end in ends] + [json.loads(path.read_text().splitlines()[-1]).get("broken_since", 0)]
+                check(since == 4 * [0 if well else 42 if name == "local" else 36], f"{name}, nan={nan}, {nans}: {since}")
                 if well and name in ("bsp", "dgc"):
                     check(len({end["trained"] for end in ends}) == 1, f"weights differ: {ends}")
         two = sites(box, "twice", algorithm="gaia", theta=.1, steps=120, nan_at=35, nan_again=60, nans=2, nan="zero")
         check(all(site.end()["distance"] is not None and len(site.lines("warning")) == 1 for site in two), "a second time")
+        turns = sites(box, "turns", world=2, algorithm="gaia", theta=.1, steps=120, nan_at=lambda rank: 35 + 25 * rank, nan_again=90, nans=3, nan="zero")
+        for site in turns:  # each was named before, and came out of it
+            check(site.end()["broken_since"] == 91, f"{site.lines()}")
+            texts = [line["text"] for line in site.lines("warning")]
+            check(len(texts) == 3 and all("counts as zero" in text for text in texts[:2]), f"{texts}")
+            holds(texts[2], "each site has said what is no number, of tensor 'weight', after step 91: .* No site has numbers left that others could begin anew with")
         for name, when in (("pass", r"rank 1 has .* after steps 36 to 42"), ("zero", r"rank 1 has .* after steps 36 to 42")):
             running = sites(box, f"box-{name}", algorithm="local", theta=7, outer="box", steps=80, nan_at=35, nans=2, nan=name)
             ends = [site.end() for site in running]
@@ -390,6 +398,7 @@ def no_numbers_told():
             holds(" ".join(texts[1]), when)
             check([len(text) for text in texts] == ([1, 1, 1] if name == "pass" else [0, 1, 0]), f"{texts}")
             check(all((end["distance"] is not None) == (name == "zero") for end in ends), f"{ends}")
+            check([end["broken_since"] for end in ends] == 3 * [42 if name == "pass" else 0], f"{ends}")
             if name == "pass":
                 holds(texts[0][0], "another site has said what is no number, of tensor 'weight'")
     late = sites(box, "late", algorithm="local", theta=5, steps=150, lost="shrink", pause_ms=4, verbose=1, nan_at=35, nans=2, die_at=lambda rank: 60 * (rank == 2))

@@ -226,7 +226,8 @@ static void test_the_end(void **state)
 		.theta = 10,
 		.accuracy = 0.861,
 		.loss = INFINITY,
-		.seconds = NAN};
+		.seconds = NAN,
+		.broken_since = 0};
 	char line[ROOM] = "";
 	json_t *j = parsed(line, record_end(&end, line, sizeof(line)));
 
@@ -235,6 +236,11 @@ static void test_the_end(void **state)
 	assert_true(number_of(j, "accuracy") == 0.861);
 	assert_true(json_is_null(json_object_get(j, "loss")));
 	assert_true(json_is_null(json_object_get(j, "bytes_wire")));
+	assert_null(json_object_get(j, "broken_since"));
+	json_decref(j);
+	end.broken_since = 36;
+	j = parsed(line, record_end(&end, line, sizeof(line)));
+	assert_true(number_of(j, "broken_since") == 36);
 	json_decref(j);
 }
 

@@ -160,6 +160,7 @@ class _State(ctypes.Structure):
         ("windows", _U64),
         ("bytes_within", _U64),
         ("log_error", ctypes.c_int),
+        ("broken_since", _U64),
     ]
 
 
@@ -347,7 +348,7 @@ class Site:
     many as `samples` says (0: as you like), and returns (samples, correct, loss): how many they were, and sums alone. Where it raises an Exception that model's report says nothing, and the training
     goes on; a RuntimeWarning has the first one's traceback (as an error, by Python's -W, step() raises it when the exchange is
     over, and so it does what else is raised, as KeyboardInterrupt). `log`: rank 0 writes the run, decisions and the end there; where it cannot, a warning says so once. That a site says what is no
-    number (phub_site_warning()) is a RuntimeWarning at all sites, once of each. `within`: a Site that was started on another worker, of a rack, say: this one
+    number (phub_site_warning()) is a RuntimeWarning at all sites, once of each; state["broken_since"] tells whether the model still is none. `within`: a Site that was started on another worker, of a rack, say: this one
     has its weights, steps for it, exchanges what the sites within have in common, and is closed before it. `link`: the class of
     link that it talks over. The other options are those of struct phub_site_options in phub.h.
     """
@@ -503,7 +504,7 @@ class Site:
     @property
     def state(self) -> Dict[str, Any]:
         """struct phub_site_state: steps, exchanges, theta, share, sites, values, bytes, bytes_travel, bytes_wire, windows,
-        bytes_within, log_error."""
+        bytes_within, log_error, broken_since."""
         state = _State(size=ctypes.sizeof(_State))
         check(lib.phub_site_state(self._p(), ctypes.byref(state)))
         return {name: getattr(state, name) for name, _ in _State._fields_ if name != "size"}
