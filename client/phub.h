@@ -467,9 +467,7 @@ enum phub_scout_unit {
 struct phub_scout_options {
 	size_t size; /* set by phub_scout_options_init() */
 	enum phub_scout_policy policy;
-	/* [theta_count] 1 to 64, rising, of DGC falling: the one that talks most first; of a scout by itself they may
-	 * be of another kind that rises so, as 1 / density */
-	const double *thetas;
+	const double *thetas; /* [theta_count] 1 to 64, rising, of DGC falling: the one that talks most first */
 	unsigned theta_count;
 	unsigned first;         /* index of the one to begin with */
 	const double *schedule; /* [schedule_count] PHUB_SCOUT_REPLAY: 1 to 1024; the last one from its end on */
@@ -765,9 +763,7 @@ struct phub_site_state {
 	uint64_t windows;      /* that a scout has decided on */
 	uint64_t bytes_within; /* as `bytes` and `bytes_travel` together, by the site within */
 	int log_error; /* of the first line of the decision log that was not written, nor any after it; 0: none */
-	/* The step after which this site's model is no finite numbers, and has stayed so, as exchanges show; 0: it is.
-	 * Where all sites' are, nothing brings training out of it: see phub_site_warning(). */
-	uint64_t broken_since;
+	uint64_t broken_since; /* the step from which on its model is no numbers, as exchanges show; 0: it is */
 };
 PHUB_API int phub_site_state(phub_site_t *site, struct phub_site_state *state);
 
@@ -784,9 +780,9 @@ PHUB_API int phub_site_alignment(phub_site_t *site, double *r, unsigned count);
  * do: with PHUB_NAN_PASS it is in all weights from then on, and who has it of others is not named; with PHUB_NAN_ZERO
  * the others go on without it, and that site has no momentum there any more, or, if its weights are no numbers, begins
  * anew with the others' at one of the next exchanges; PHUB_NAN_FAIL ends the job instead. A site is named once in a
- * run. Where no site has numbers left training does not come out of it, and the text says so; calls go on to return 0,
- * as PHUB_NAN_PASS promises: phub_site_state.broken_since says it for programs, the log's end for phub scout. With a
- * site within, it is also of that one's job. NULL: nothing new. Valid until the next call on the site.
+ * run. Where none has numbers left training does not come out of it, as the text says: calls go on to return 0, and
+ * phub_site_state.broken_since tells. With a site within, it is also of that one's job. NULL: nothing new. Valid until
+ * the next call on the site.
  */
 PHUB_API const char *phub_site_warning(phub_site_t *site);
 
