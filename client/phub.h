@@ -521,6 +521,7 @@ struct phub_scout_report {
 	/* For costs: */
 	uint64_t within;                    /* bytes, likewise, said by the site within */
 	double exchanges, exchanges_within; /* in the window */
+	bool alike; /* its model is bit for bit that of the site where it travelled to: nothing is left to chance */
 };
 
 enum phub_scout_action {

@@ -83,7 +83,8 @@ static struct scout_report alone_report(const struct phub_scout_report *given, s
 		.after = own.after,
 		.within = own.within,
 		.exchanges = own.exchanges,
-		.exchanges_within = own.exchanges_within};
+		.exchanges_within = own.exchanges_within,
+		.alike = own.alike};
 }
 
 int phub_scout_hear(phub_scout_t *scout, double said, double heard, double squares, double rate)

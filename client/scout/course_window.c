@@ -194,6 +194,16 @@ static void window_level(struct phub_site *s)
 	w->tried_samples = score.samples;
 }
 
+/* Is the guest the model that was tried at home? */
+static bool window_is_alike(const struct phub_site *s)
+{
+	for (unsigned t = 0; t < s->config.tensor_count; t++)
+		if (memcmp(midway_tensor(&s->window.midway, &s->site, t), course_at(s, s->scratch, t),
+			    s->tensors[t].elements * sizeof(float)) != 0)
+			return false;
+	return true;
+}
+
 void window_try(struct phub_site *s)
 {
 	struct window *w = &s->window;
@@ -213,10 +223,13 @@ void window_try(struct phub_site *s)
 		w->home.home = NAN; /* nothing is said of what it would lose */
 	if (window_ring(s) <= 1) {
 		w->home.away = w->home.home;
+		w->home.alike = true;
 		w->home.samples = samples;
 	}
-	if (w->hosts)
+	if (w->hosts) {
 		w->guest.away = window_accuracy(s, s->scratch, &w->guest.samples);
+		w->guest.alike = window_is_alike(s);
+	}
 }
 
 /* ---- what is said of it ---- */

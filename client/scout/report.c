@@ -82,7 +82,8 @@ void scout_report_pack(const struct scout_report *report, float out[SCOUT_REPORT
 	const uint64_t words[] = {scout_word_of(report->home), scout_word_of(report->away), report->samples,
 		report->bytes, report->trained, scout_word_of(report->train), report->tried,
 		scout_word_of(report->before), scout_word_of(report->after), report->within,
-		scout_word_of(report->exchanges), scout_word_of(report->exchanges_within), report->unfit};
+		scout_word_of(report->exchanges), scout_word_of(report->exchanges_within), report->alike,
+		report->unfit};
 
 	for (unsigned i = 0; i < sizeof(words) / sizeof(words[0]); i++)
 		scout_word_pack(words[i], out + i * SCOUT_WORD_FLOATS);
@@ -110,5 +111,6 @@ void scout_report_unpack(const float in[SCOUT_REPORT_FLOATS], struct scout_repor
 	report->within = words[9];
 	report->exchanges = scout_word_double(words[10]);
 	report->exchanges_within = scout_word_double(words[11]);
-	report->unfit = words[12] <= SCOUT_IDLE ? (unsigned)words[12] : SCOUT_BROKEN;
+	report->alike = words[12] == 1;
+	report->unfit = words[13] <= SCOUT_IDLE ? (unsigned)words[13] : SCOUT_BROKEN;
 }

@@ -14,7 +14,7 @@
 #include "client/scout/trust.h"
 
 #define SCOUT_WORD_FLOATS   3u
-#define SCOUT_REPORT_FLOATS (13u * SCOUT_WORD_FLOATS)
+#define SCOUT_REPORT_FLOATS (14u * SCOUT_WORD_FLOATS)
 
 /* 64 bits. 0 is zeros. */
 void scout_word_pack(uint64_t word, float out[SCOUT_WORD_FLOATS]);

@@ -113,8 +113,8 @@ struct scout_decision {
 	double bytes;      /* that sites have sent for each step, the mean of sites, without those within */
 	double spent;      /* C */
 	double cost;       /* of the theta that it was at; NaN likewise */
-	/* Half of AL's interval, of 95 %, by the samples of the reports, as if `home` had as many (Agresti and Caffo,
-	 * 2000): of 3 samples it is wide. SCOUT_PLUS: of `gain`. Infinite: not known. */
+	/* Half of AL's interval, of 95 %, by the samples of the reports, as trust_weigh() has it: of 3 samples it is
+	 * wide, of models that are one it is 0. SCOUT_PLUS: of `gain`. Infinite: not known. */
 	double radius;
 	double r;                /* how sites have aligned, see plus.h; NaN: not known */
 	struct plus_window seen; /* what was heard, and means of what sites said of losses */

@@ -18,6 +18,7 @@ struct pair {
 	double home, away;
 	uint64_t samples;
 	unsigned by; /* the place of who stands for it */
+	bool exact;  /* of one model, on the same samples */
 };
 
 static bool trust_may_be(double accuracy)
@@ -38,7 +39,8 @@ static bool trust_pair(
 		if (home->home == 0 && home->samples == 0)
 			return false;
 	}
-	*pair = (struct pair){home->home, model->away, model->samples, by_data ? model->host - 1 : place};
+	*pair = (struct pair){home->home, model->away, model->samples, by_data ? model->host - 1 : place,
+		by_data && model->alike && home->home == model->away};
 	return model->samples > 0 && model->unfit == SCOUT_FIT && trust_may_be(pair->home) && trust_may_be(pair->away);
 }
 
@@ -92,6 +94,7 @@ void trust_weigh(const struct scout_report *reports, unsigned sites, double trim
 	double losses[SCOUT_SITES_MAX], variance = 0, right = 0;
 	unsigned by_data, by_model;
 	struct pair pair;
+	bool all;
 
 	*trust = (struct trust){.loss = NAN, .radius = INFINITY};
 	for (unsigned i = 0; i < sites; i++)
@@ -99,12 +102,15 @@ void trust_weigh(const struct scout_report *reports, unsigned sites, double trim
 	by_data = trust_count(reports, sites, true);
 	by_model = trust_count(reports, sites, false);
 	trust->by_data = trim > 0 ? by_data >= by_model : by_data > by_model;
+	all = by_data == trust->asked && by_model == trust->asked;
 	for (unsigned i = 0; i < sites; i++) {
 		if (!trust_pair(reports, sites, i, trust->by_data, &pair))
 			continue;
 		losses[trust->believed++] = pair.home - pair.away;
-		variance += trust_variance(&pair);
 		right += pair.home + pair.away;
+		if (all)
+			trust_pair(reports, sites, i, true, &pair);
+		variance += pair.exact ? 0 : trust_variance(&pair);
 	}
 	trust->blank = trust->believed > 0 && right == 0;
 	if (trust->blank || trust->believed == 0 || 2 * trust->believed < trust->asked)

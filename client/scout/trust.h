@@ -34,7 +34,8 @@ enum scout_unfit {
 struct scout_report {
 	double home,
 		away; /* accuracies of its model, 0 .. 1: on its own data, and where it travelled to; NaN: unknown */
-	uint64_t samples;        /* away; 0: nothing is said of that, nor at home by an accuracy of 0 */
+	uint64_t samples; /* away; 0: nothing is said of that, nor at home by an accuracy of 0 */
+	bool alike; /* its model is, bit for bit, that of the site where it travelled to: the host's word, as `away` */
 	uint64_t bytes;          /* that it has sent in exchanges of the window */
 	uint64_t within;         /* likewise, of the site within it, over another class of links */
 	double exchanges;        /* in the window, for costs in seconds... */
@@ -59,7 +60,7 @@ struct trust {
 	bool by_data;      /* they are */
 	bool blank;        /* and in none of them anything is right: accuracies are not told */
 	double loss;       /* of the pairs, trust_mean(); NaN: they are too few, or blank */
-	double radius;     /* half of the interval of 95 % of their plain mean, see scout.h; infinite likewise */
+	double radius;     /* half of the interval of 95 % of their plain mean, see below; infinite likewise */
 };
 
 /* The mean of these, of at most SCOUT_SITES_MAX. With a `trim` above 0 they are sorted, and it is that of what lies
@@ -67,7 +68,12 @@ struct trust {
 double trust_mean(double *values, unsigned count, double trim);
 
 /* Of at most SCOUT_SITES_MAX. `trim`, 0 to below .5, is that of trust_mean(), over pairs; above 0 they are by data
- * where those are as many, so that a site has one. */
+ * where those are as many, so that a site has one.
+ *
+ * The interval is that of two samples for each pair (Agresti and Caffo, 2000), as reports do not say which of the
+ * samples are right: too wide where both are one, and models much alike. Of models that are one, and have as many
+ * right, it is exact: nothing is left to chance. Pairs by model, when all are known, have the mean of those by data,
+ * and so its interval. */
 void trust_weigh(const struct scout_report *reports, unsigned sites, double trim, struct trust *trust);
 
 /*

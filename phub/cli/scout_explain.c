@@ -30,7 +30,7 @@ static const char *explain_points(double loss, char text[32])
 	if (isnan(loss))
 		snprintf(text, 32, "unknown");
 	else
-		snprintf(text, 32, "%.1f points", 100 * loss);
+		snprintf(text, 32, "%.1f points", fabs(loss) < 0.0005 ? 0 : 100 * loss); /* not -0.0 */
 	return text;
 }
 
@@ -76,7 +76,9 @@ static void explain_loss(const struct explain *x, const json_t *w)
 	char text[32];
 
 	printf("accuracy lost on other sites' data: %s", explain_points(loss, text));
-	if (!isnan(low) && !isnan(high))
+	if (low == high)
+		printf(" (exactly: models are one)");
+	else if (!isnan(low) && !isnan(high))
 		printf(" (between %.1f and %.1f)", 100 * low, 100 * high);
 	if (x->costs && !isnan(loss))
 		printf(", %s the %.1f that are borne", loss > x->config.sigma ? "above" : "within",

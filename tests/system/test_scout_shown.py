@@ -158,6 +158,21 @@ def run_of_dgc():
     phub("run", "--algorithm", "dgc", "--policy", "fixed", "--sites", 1, "--out", "dgc.jsonl", "--", "cp", made("dgc-log", [{}], {}), "dgc.jsonl")
 
 
+def models_that_are_one():
+    """an AL of models that are all one is exact; of others, as those of Gaia whatever theta, it has an interval"""
+    for name, words, ones in (("local", ["--thetas", "1,2"], {1}), ("gaia", ["--thetas", "0,0.2", "--theta", "0.2"], set())):
+        script = f'exec "$0" "$PHUB_URL" rank=$RANK world=$WORLD_SIZE algorithm={name} steps=60 >/dev/null'
+        phub("run", "--sites", 3, "--policy", "hill", *words, "--period", 10, "--out", "one.jsonl", "--", "sh", "-c", script, rig.BUILD / "tests/system/skewed")
+        windows = [line for line in lines((FOLDER / "one.jsonl").read_text()) if line["scout"] == "decision"]
+        check({window["theta"] for window in windows} - ones, f"a bad example: {windows}")
+        for window in windows:
+            low, high = window["interval"]
+            one = window["theta"] in ones
+            check((low == high) == one and (abs(window["AL"]) < 1e-12 or not one), f"{window}")
+            out, _ = phub("explain", "one.jsonl", "--at", window["t"])
+            holds(out, r"data: 0\.0 points \(exactly: models are one\), within" if one else r"data: -?\d+\.\d points \(between -?\d")
+
+
 def run_of_no_numbers():
     """run: models that are no numbers to the end are an error, with the step and who said it first; so it is where all sites' are, in compare and explain too"""
     def train(nans, nan, algorithm="local", status=0):
@@ -177,4 +192,4 @@ def run_of_no_numbers():
 
 if __name__ == "__main__":
     os.environ["BUILD"] = str(rig.BUILD)
-    rig.run([gaps, fewer, trials, heat, seeds, run_was_killed, run_of_dgc, run_of_no_numbers])
+    rig.run([gaps, fewer, trials, heat, seeds, run_was_killed, run_of_dgc, models_that_are_one, run_of_no_numbers])

@@ -425,7 +425,7 @@ def scouted(rank, box, algorithm, thetas, log):
     for home, guest in zip(tried[::2], tried[1::2]):  # where sites talk at each step all models are one
         assert home[0] == guest[0] and (home[1] == guest[1]) == (home[2] == 1), (home[0], guest[0], home[2])
     assert state["bytes_travel"] == state["windows"] * 4 * sum(t.numel() for t in net.state_dict().values() if t.is_floating_point())
-    assert decision.train > 0 and decision.radius > 0 and 0 < decision.r <= 1
+    assert decision.train > 0 and (decision.radius == 0) == (tried[-2][2] == 1) and 0 < decision.r <= 1
     return state["theta"], state["windows"], (decision, aligned), [guest[1] for guest in tried[1::2]], [home[1] for home in tried[::2]]
 
 

@@ -76,7 +76,7 @@ static void test_report_of_two(void **state)
 		.unfit = SCOUT_STRANGE,
 		.called = 3,
 		.host = 4};
-	const struct scout_report host = {.away = 1.0 / 3, .samples = 400};
+	const struct scout_report host = {.away = 1.0 / 3, .samples = 400, .alike = true};
 	float sum[SCOUT_REPORT_FLOATS], part[SCOUT_REPORT_FLOATS];
 	struct scout_report both;
 
@@ -89,6 +89,7 @@ static void test_report_of_two(void **state)
 	assert_int_equal(both.samples, 400);
 	assert_int_equal(both.bytes, owner.bytes);
 	assert_int_equal(both.within, 77);
+	assert_true(both.alike);
 	assert_int_equal(both.unfit, SCOUT_STRANGE);
 	assert_true(both.called == 0 && both.host == 0); /* are not said */
 	scout_word_pack(UINT64_C(1) << 40, sum + SCOUT_REPORT_FLOATS - SCOUT_WORD_FLOATS);

@@ -35,6 +35,36 @@ static void mute(struct scout_report *reports, unsigned sites, unsigned site)
 	reports[(site + sites - 1) % sites].away = 0;
 }
 
+/* Of models that are one, with as many right on the same samples, nothing is left to chance: pairs by model, whose
+ * samples differ, are theirs by data, where all are known. */
+static void test_models_that_are_one(void **state)
+{
+	struct scout_report reports[SITES];
+	double usual;
+
+	(void)state;
+	for (unsigned i = 0; i < SITES; i++)
+		reports[i] = (struct scout_report){.home = 0.9 - 0.1 * i,
+			.away = 0.9 - 0.1 * ((i + 1) % SITES),
+			.samples = 400,
+			.host = (i + 1) % SITES + 1};
+	usual = weigh(reports, SITES).radius;
+	assert_true(usual > 0.01);
+	for (unsigned i = 0; i < SITES; i++) {
+		reports[i].alike = true;
+		assert_true(weigh(reports, SITES).radius < usual);
+		usual = weigh(reports, SITES).radius;
+	}
+	assert_true(usual == 0 && !weigh(reports, SITES).by_data && fabs(weigh(reports, SITES).loss) < 1e-15);
+	reports[1].away += 0.01; /* evaluate() leaves something to chance */
+	assert_true(weigh(reports, SITES).radius > 0);
+	reports[1].away -= 0.01;
+	reports[2].home = NAN; /* whose guest has no pair: the others' are by model, of which one has none by data */
+	assert_true(weigh(reports, SITES).radius > 0 && weigh(reports, SITES).believed == SITES - 1);
+	mute(reports, SITES, 2);
+	assert_true(weigh(reports, SITES).by_data && weigh(reports, SITES).radius == 0);
+}
+
 static void test_pairs(void **state)
 {
 	struct scout_report reports[SITES];
@@ -329,6 +359,8 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_pairs),
+		cmocka_unit_test(test_models_that_are_one),
+		cmocka_unit_test(test_models_that_are_one),
 		cmocka_unit_test(test_half),
 		cmocka_unit_test(test_unfit),
 		cmocka_unit_test(test_blank),

@@ -79,6 +79,7 @@ class _Report(ctypes.Structure):
         ("within", _U64),
         ("exchanges", _D),
         ("exchanges_within", _D),
+        ("alike", ctypes.c_bool),
     ]
 
 
@@ -203,7 +204,7 @@ class Report(NamedTuple):
     """What a site says of a window: accuracies of its model at home and away, 0 .. 1, of how many samples away (0: it says
     nothing of them), and the bytes that it has said; what it trained on, and lost on that; and for scout+ what the mean model
     lost at home, on how many samples, as the window before this one began, and as it ended. For costs what
-    the site within has said, and how many exchanges there were."""
+    the site within has said, and how many exchanges there were. `alike`: its model is bit for bit that of the site where it travelled to."""
 
     home: float
     away: float
@@ -217,6 +218,7 @@ class Report(NamedTuple):
     within: int = 0
     exchanges: float = 0
     exchanges_within: float = 0
+    alike: bool = False
 
 
 class Decision(NamedTuple):
