@@ -135,24 +135,39 @@ static void trust_append(char *text, size_t room, const char *more)
 		memcpy(text + length, more, strlen(more) + 1);
 }
 
-static void trust_tell_broken(const struct scout_report *reports, unsigned sites, char *text, size_t room)
+/* What is said of a site of which `is`, and of how many more. */
+struct trust_words {
+	bool (*is)(const struct scout_report *report);
+	const char *before, *after, *others;
+};
+
+/* Of `most` sites at most; of more it is nothing that stands out. */
+static void trust_tell_sites(const struct scout_report *reports, unsigned sites, const struct trust_words *words,
+	unsigned most, char *text, size_t room)
 {
-	char more[TRUST_TEXT_BYTES], others[32] = "";
-	unsigned broken = 0, first = 0;
+	char more[TRUST_TEXT_BYTES], others[48] = "";
+	unsigned count = 0, first = 0;
 
 	for (unsigned i = sites; i-- > 0;)
-		if (reports[i].unfit == SCOUT_BROKEN) {
-			broken++;
+		if (words->is(&reports[i])) {
+			count++;
 			first = i;
 		}
-	if (broken == 0)
+	if (count == 0 || count > most)
 		return;
-	if (broken > 1)
-		snprintf(others, sizeof(others), ", and so have %u more", broken - 1);
-	snprintf(more, sizeof(more), "; site %u has weights or gradients that are no numbers%s",
-		trust_called(reports, first), others);
+	if (count > 1)
+		snprintf(others, sizeof(others), ", %s %u more", words->others, count - 1);
+	snprintf(more, sizeof(more), "; %s %u %s%s", words->before, trust_called(reports, first), words->after, others);
 	trust_append(text, room, more);
 }
+
+static bool trust_is_broken(const struct scout_report *r)
+{
+	return r->unfit == SCOUT_BROKEN;
+}
+
+static const struct trust_words trust_broken = {
+	trust_is_broken, "site", "has weights or gradients that are no numbers", "and so have"};
 
 /* Who says at home, who says away; NaN is said by nobody. */
 static void trust_tell_liar(const struct scout_report *reports, unsigned sites, char *text, size_t room)
@@ -242,28 +257,15 @@ static double trust_trial(const struct scout_report *r)
 	return r->unfit == SCOUT_FIT && r->tried > 0 && isfinite(r->after) ? r->after : NAN;
 }
 
-/* Where most have tried the mean model: who has not. */
-static void trust_tell_untried(
-	const struct scout_report *reports, unsigned sites, unsigned tried, char *text, size_t room)
+static bool trust_is_untried(const struct scout_report *r)
 {
-	char more[TRUST_TEXT_BYTES], others[32] = "";
-	unsigned silent = 0, first = 0;
-
-	for (unsigned i = sites; i-- > 0;)
-		if (reports[i].unfit == SCOUT_FIT && isnan(trust_trial(&reports[i]))) {
-			silent++;
-			first = i;
-		}
-	if (silent == 0 || silent > tried)
-		return;
-	if (silent > 1)
-		snprintf(others, sizeof(others), ", nor of %u more", silent - 1);
-	snprintf(more, sizeof(more), "; of the mean model's loss at site %u nothing is known%s",
-		trust_called(reports, first), others);
-	trust_append(text, room, more);
+	return r->unfit == SCOUT_FIT && isnan(trust_trial(r));
 }
 
-/* And where it does quite otherwise than elsewhere. */
+static const struct trust_words trust_untried = {
+	trust_is_untried, "of the mean model's loss at site", "nothing is known", "nor of"};
+
+/* Where most have tried the mean model: who has not, and where it does quite otherwise than elsewhere. */
 static void trust_tell_trials(const struct scout_report *reports, unsigned sites, char *text, size_t room)
 {
 	double values[SCOUT_SITES_MAX], median, deviation, furthest = 0;
@@ -275,7 +277,7 @@ static void trust_tell_trials(const struct scout_report *reports, unsigned sites
 			values[count++] = trust_trial(&reports[i]);
 	if (count == 0)
 		return;
-	trust_tell_untried(reports, sites, count, text, room);
+	trust_tell_sites(reports, sites, &trust_untried, count, text, room);
 	if (count < TRUST_OUT_AMONG)
 		return;
 	deviation = trust_deviation(values, count, &median);
@@ -297,7 +299,7 @@ static void trust_tell_trials(const struct scout_report *reports, unsigned sites
 
 void trust_tell(const struct scout_report *reports, unsigned sites, bool travels, char *text, size_t room)
 {
-	trust_tell_broken(reports, sites, text, room);
+	trust_tell_sites(reports, sites, &trust_broken, sites, text, room);
 	if (!travels) {
 		trust_tell_trials(reports, sites, text, room);
 		return;

@@ -12,9 +12,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "client/phub.h"
+#include "tests/system/words.h"
 
 enum { TENSORS = 3, ELEMENTS = 50000, WORKERS_MAX = 8 };
 
@@ -148,13 +148,6 @@ static void told(const struct racked *run, phub_site_t *within, phub_site_t *aro
 	fflush(stdout);
 }
 
-static void nap(unsigned ms)
-{
-	const struct timespec t = {.tv_sec = ms / 1000, .tv_nsec = (long)(ms % 1000) * 1000000};
-
-	nanosleep(&t, NULL);
-}
-
 /* A box that was lost is waited for. */
 static int patiently(const struct racked *run, phub_site_t *within, phub_site_t *around, int rc)
 {
@@ -190,7 +183,7 @@ static int train(const struct racked *run, phub_site_t *within, phub_site_t *aro
 			rc = phub_site_step(
 				around, gradients, 1, run->lazy_ms ? (int)run->lazy_ms : PHUB_TIMEOUT_DEFAULT);
 		rc = patiently(run, within, around, rc);
-		nap(run->pause_ms);
+		words_nap(run->pause_ms);
 		phub_site_state(around, &s);
 		if (s.exchanges != exchanges)
 			told(run, within, around, "exchange", 0);
@@ -243,7 +236,7 @@ static int run_at(struct racked *run, const char *rack_url, const char *url)
 	rc = train(run, within, around);
 	told(run, within, around, run->hold ? "trained" : "end", rc);
 	if (run->hold)
-		nap(60000);
+		words_nap(60000);
 	if (rc == 0) {
 		phub_leave(across, PHUB_TIMEOUT_DEFAULT);
 		phub_leave(rack, PHUB_TIMEOUT_DEFAULT);
@@ -256,15 +249,6 @@ static int run_at(struct racked *run, const char *rack_url, const char *url)
 }
 
 /* ---- arguments ---- */
-
-static unsigned pick(const char *value, const char *const *names, unsigned count)
-{
-	unsigned i = 0;
-
-	while (i < count && strcmp(names[i], value) != 0)
-		i++;
-	return i;
-}
 
 static bool take_number(struct racked *run, const char *name, const char *value)
 {
@@ -287,8 +271,6 @@ static bool take_number(struct racked *run, const char *name, const char *value)
 
 static bool take(struct racked *run, const char *name, const char *value)
 {
-	static const char *const algorithms[] = {"bsp", "gaia", "local", "dgc"};
-	static const char *const outers[] = {"average", "box", "momentum", "nesterov", "adagrad", "adam", "yogi"};
 	double number = strtod(value, NULL);
 
 	if (strcmp(name, "rank") == 0)
@@ -302,13 +284,13 @@ static bool take(struct racked *run, const char *name, const char *value)
 	else if (strcmp(name, "theta") == 0)
 		run->around.theta = number;
 	else if (strcmp(name, "outer") == 0)
-		run->around.outer = (enum phub_site_outer)pick(value, outers, 7);
+		run->around.outer = (enum phub_site_outer)WORDS_PICK(value, words_outers);
 	else if (strcmp(name, "log") == 0)
 		run->around.log = value;
 	else if (strcmp(name, "link") == 0) /* both have this one; "": none */
 		run->around.link = run->within.link = *value ? value : NULL;
 	else if (strcmp(name, "rack_algorithm") == 0)
-		run->within.algorithm = (enum phub_site_algorithm)pick(value, algorithms, 4);
+		run->within.algorithm = (enum phub_site_algorithm)WORDS_PICK(value, words_algorithms);
 	else if (strcmp(name, "rack_theta") == 0)
 		run->within.theta = number;
 	else if (strcmp(name, "theta_then") == 0)
@@ -316,8 +298,7 @@ static bool take(struct racked *run, const char *name, const char *value)
 	else if (strcmp(name, "rack_then") == 0)
 		run->rack_then = number;
 	else if (strcmp(name, "thetas") == 0)
-		for (char *end = (char *)(uintptr_t)value; *end && run->scout.theta_count < 8; end += *end == ',')
-			run->thetas[run->scout.theta_count++] = strtod(end, &end);
+		run->scout.theta_count = words_numbers(value, run->thetas, 8);
 	else
 		return take_number(run, name, value);
 	return true;

@@ -12,7 +12,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "client/phub.h"
 #include "client/scout/options.h"
@@ -20,6 +19,7 @@
 #include "client/scout/site.h"
 #include "client/scout/square.h"
 #include "phub/base/mix.h"
+#include "tests/system/words.h"
 
 enum { TENSORS = 3, ELEMENTS = 1300, SITES_MAX = 8, BATCH = 500 };
 
@@ -415,13 +415,6 @@ static void told(const struct place *p, phub_site_t *site, const char *event, in
 	fflush(stdout);
 }
 
-static void nap(unsigned ms)
-{
-	const struct timespec t = {.tv_sec = ms / 1000, .tv_nsec = (long)(ms % 1000) * 1000000};
-
-	nanosleep(&t, NULL);
-}
-
 static void warned(const struct place *p, phub_site_t *site)
 {
 	for (const char *text = phub_site_warning(site); text; text = phub_site_warning(site)) {
@@ -466,7 +459,7 @@ static int site_train(struct place *p, phub_site_t *site)
 		if (run->flush && state.steps + 1 == run->steps)
 			rc = phub_site_flush(site);
 		/* Where one is awaited there is time for it to come, however slow this machine is. */
-		nap(state.sites > 0 && state.sites < run->world ? 20 * run->pause_ms : run->pause_ms);
+		words_nap(state.sites > 0 && state.sites < run->world ? 20 * run->pause_ms : run->pause_ms);
 		place_learn(p, state.steps);
 		if (rc == 0)
 			rc = phub_site_loss(site, p->loss, BATCH);
@@ -531,29 +524,11 @@ static int site_run(const struct skewed *run, const char *url)
 
 /* ---- arguments ---- */
 
-static unsigned pick(const char *value, const char *const *names, unsigned count)
-{
-	unsigned i = 0;
-
-	while (i < count && strcmp(names[i], value) != 0)
-		i++;
-	return i;
-}
-
-static void numbers(const char *value, double *out, unsigned max, unsigned *count)
-{
-	char *end = (char *)(uintptr_t)value;
-
-	for (*count = 0; *end && *count < max; end += *end == ',')
-		out[(*count)++] = strtod(end, &end);
-}
-
 static void take_samples(struct skewed *run, const char *value)
 {
 	double list[SITES_MAX];
-	unsigned count;
+	const unsigned count = words_numbers(value, list, SITES_MAX);
 
-	numbers(value, list, SITES_MAX, &count);
 	for (unsigned i = 0; i < SITES_MAX; i++)
 		run->samples[i] = count ? (uint64_t)list[i % count] : 1;
 }
@@ -568,9 +543,9 @@ static bool take_job(struct skewed *run, const char *name, const char *value)
 	else if (strcmp(name, "world") == 0)
 		run->job.world = (int)(run->world = number);
 	else if (strcmp(name, "lost") == 0)
-		run->job.lost = (enum phub_lost)pick(value, lost, 3);
+		run->job.lost = (enum phub_lost)WORDS_PICK(value, lost);
 	else if (strcmp(name, "nan") == 0)
-		run->job.nan = (enum phub_nan)pick(value, nans, 3);
+		run->job.nan = (enum phub_nan)WORDS_PICK(value, nans);
 	else if (strcmp(name, "log") == 0)
 		run->options.log = value;
 	else if (strcmp(name, "transport") == 0)
@@ -584,18 +559,16 @@ static bool take_job(struct skewed *run, const char *name, const char *value)
 
 static bool take_site(struct skewed *run, const char *name, const char *value)
 {
-	static const char *const algorithms[] = {"bsp", "gaia", "local", "dgc"};
-	static const char *const outers[] = {"average", "box", "momentum", "nesterov", "adagrad", "adam", "yogi"};
 	static const char *const policies[] = {"fixed", "replay", "hill", "stochastic", "annealing", "scout+"};
 	struct phub_site_options *o = &run->options;
 	double number = strtod(value, NULL);
 
 	if (strcmp(name, "algorithm") == 0)
-		o->algorithm = (enum phub_site_algorithm)pick(value, algorithms, 4);
+		o->algorithm = (enum phub_site_algorithm)WORDS_PICK(value, words_algorithms);
 	else if (strcmp(name, "theta") == 0)
 		o->theta = number;
 	else if (strcmp(name, "outer") == 0)
-		o->outer = (enum phub_site_outer)pick(value, outers, 7);
+		o->outer = (enum phub_site_outer)WORDS_PICK(value, words_outers);
 	else if (strcmp(name, "clip") == 0)
 		o->clip = number;
 	else if (strcmp(name, "warmup") == 0)
@@ -605,9 +578,9 @@ static bool take_site(struct skewed *run, const char *name, const char *value)
 	else if (strcmp(name, "samples") == 0)
 		take_samples(run, value);
 	else if (strcmp(name, "policy") == 0)
-		run->scout.policy = (enum phub_scout_policy)pick(value, policies, 6);
+		run->scout.policy = (enum phub_scout_policy)WORDS_PICK(value, policies);
 	else if (strcmp(name, "thetas") == 0)
-		numbers(value, run->thetas, 8, &run->scout.theta_count);
+		run->scout.theta_count = words_numbers(value, run->thetas, 8);
 	else if (strcmp(name, "first") == 0)
 		run->scout.first = (unsigned)number;
 	else if (strcmp(name, "period") == 0)
