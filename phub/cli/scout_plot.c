@@ -35,6 +35,7 @@ enum {
 };
 
 #define PLOT_MEGABYTE 1e6
+#define PLOT_COOL     100.0 /* of r, below 1/K: as far as 80 % of skew goes at 10 sites */
 
 struct plot {
 	FILE *file;
@@ -454,11 +455,11 @@ static void plot_links(struct plot *p)
 	plot_name(&c, row + 1, "#666666", "5 4", "within them");
 }
 
-/* By its logarithm, from a tenth of 1/K, 0, to 1, 1: sites with skewed data have an r of about 1/K, as chance has it.
+/* By its logarithm, from PLOT_COOL below 1/K, 0, to 1, 1: sites that are alike have 1/K, those with skewed data less.
  */
 static double plot_warmth(double r, double sites)
 {
-	return r > 0 ? 1 + log(r) / log(10 * sites) : 0;
+	return r > 0 ? 1 + log(r) / log(PLOT_COOL * sites) : 0;
 }
 
 /* The scale beside a heat map, with 1/K marked. */
@@ -480,7 +481,7 @@ static void plot_scale(const struct chart *c, double sites)
 		svg_line(c->file, x - 3, y, x + 17, y, "#222222", 1, NULL);
 		svg_label(c->file, x + 20, y + 3.5, "small", "start", false, text);
 	}
-	snprintf(text, sizeof(text), "%.2g or less: they cancel out", 0.1 / sites);
+	snprintf(text, sizeof(text), "%.2g: they cancel out", 1 / (PLOT_COOL * sites));
 	svg_label(c->file, x + 20, c->y + height, "small", "start", false, text);
 }
 
