@@ -217,8 +217,8 @@ int course_log_shadow(struct phub_site *s, struct err *e);
  * written is not: the training goes on. */
 void course_log_run(struct phub_site *s);
 void course_log_decision(struct phub_site *s, double theta);
-/* Of a rank, from 1 on (0: not known), and a tensor. */
-void course_log_warning(struct phub_site *s, uint32_t rank, const char *tensor, const char *text);
+/* As record_warning(). */
+void course_log_warning(struct phub_site *s, uint32_t rank, const char *tensor, bool all, const char *text);
 
 /* ---- shared by these ---- */
 

@@ -124,10 +124,10 @@ static void log_decision(struct phub_site *s, const struct record_decision *d)
 	free(line);
 }
 
-void course_log_warning(struct phub_site *s, uint32_t rank, const char *tensor, const char *text)
+void course_log_warning(struct phub_site *s, uint32_t rank, const char *tensor, bool all, const char *text)
 {
 	char line[2 * UNSOUND_TEXT_BYTES];
-	size_t bytes = record_warning(s->site.counts.steps, rank, tensor, text, line, sizeof(line));
+	size_t bytes = record_warning(s->site.counts.steps, rank, tensor, all, text, line, sizeof(line));
 
 	if (s->log >= 0 && bytes < sizeof(line))
 		log_write(s, line, bytes);

@@ -416,7 +416,7 @@ size_t record_end(const struct record_end *end, char *out, size_t room)
 	return line_end(&l);
 }
 
-size_t record_warning(uint64_t t, unsigned rank, const char *tensor, const char *text, char *out, size_t room)
+size_t record_warning(uint64_t t, unsigned rank, const char *tensor, bool all, const char *text, char *out, size_t room)
 {
 	struct line l = line_begin(out, room);
 
@@ -426,6 +426,10 @@ size_t record_warning(uint64_t t, unsigned rank, const char *tensor, const char 
 		field_whole(&l, "rank", rank - 1);
 	if (tensor)
 		field_text(&l, "tensor", tensor);
+	if (all) {
+		field_name(&l, "all");
+		line_put(&l, "true");
+	}
 	field_text(&l, "text", text);
 	return line_end(&l);
 }

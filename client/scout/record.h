@@ -88,8 +88,10 @@ void record_decision_init(struct record_decision *decision);
 size_t record_run(const struct record_run *run, char *out, size_t room);
 size_t record_decision(const struct record_decision *decision, char *out, size_t room);
 size_t record_end(const struct record_end *end, char *out, size_t room);
-/* Between the others: what training goes on with, and should be known. `rank` from 1 on; 0, or NULL: left out. */
-size_t record_warning(uint64_t t, unsigned rank, const char *tensor, const char *text, char *out, size_t room);
+/* Between the others: what training goes on with, and should be known. `rank` from 1 on; 0, or NULL: left out. `all`:
+ * models of all sites are no numbers from here on. */
+size_t record_warning(
+	uint64_t t, unsigned rank, const char *tensor, bool all, const char *text, char *out, size_t room);
 
 /* What is enough for one number, as it is written in a line; the NUL included. */
 #define RECORD_NUMBER_BYTES 32u

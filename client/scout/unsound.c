@@ -113,7 +113,7 @@ static void unsound_tell(struct phub_site *s, const struct unsound_heard *heard,
 		"are NaN or infinite. %s",
 		s->phub->session.who, who, name, when, unsound_advice(s, forlorn));
 	u->fresh = true;
-	course_log_warning(s, heard->rank, name, u->text);
+	course_log_warning(s, heard->rank, name, forlorn || s->phub->settings.nan == PHUB_NAN_PASS, u->text);
 }
 
 /* ---- what becomes of it ---- */

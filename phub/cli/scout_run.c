@@ -144,6 +144,8 @@ static void run_take_line(struct run *run)
 		run->culprit = scout_log_number(line, "rank");
 		snprintf(run->tensor, sizeof(run->tensor), "%s", scout_log_text(line, "tensor"));
 	}
+	if (strcmp(kind, "warning") == 0 && json_is_true(json_object_get(line, "all")) && isnan(run->broken))
+		run->broken = scout_log_number(line, "t"); /* the last line knows better, if it comes */
 	run->ended = strcmp(kind, "end") == 0;
 	if (run->ended)
 		run->broken = scout_log_number(line, "broken_since");

@@ -377,6 +377,7 @@ def no_numbers_told():
                           "job's option nan=zero" if nan == "pass" else "counts as zero" if nans < 7 or name == "local" else "No site has numbers left")
                 lines = [line for line in map(json.loads, path.read_text().splitlines()) if line["scout"] == "warning"]
                 check([(line["t"], line["rank"], line["tensor"]) for line in lines] == [(42 if name == "local" else 36, int(nans < 7), "weight")], f"{lines}")
+                check([line.get("all", False) for line in lines] == [nan == "pass" or (nans == 7 and name != "local")], f"{lines}")
                 well = nan == "zero" and (nans < 7 or name == "local")  # where all weights are none nobody has others
                 check(all((end["distance"] is not None) == well for end in ends), f"{name}, nan={nan}, {nans}: {ends}")
                 since = [end["broken_since"] for end in ends] + [json.loads(path.read_text().splitlines()[-1]).get("broken_since", 0)]

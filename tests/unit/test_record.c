@@ -247,20 +247,22 @@ static void test_the_end(void **state)
 static void test_a_warning(void **state)
 {
 	char line[ROOM] = "";
-	json_t *j = parsed(line, record_warning(40, 2, "a \"w\"", "rank 1", line, sizeof(line)));
+	json_t *j = parsed(line, record_warning(40, 2, "a \"w\"", true, "rank 1", line, sizeof(line)));
 
 	(void)state;
 	assert_string_equal(text_of(j, "scout"), "warning");
 	assert_string_equal(text_of(j, "tensor"), "a \"w\"");
 	assert_string_equal(text_of(j, "text"), "rank 1");
 	assert_true(number_of(j, "t") == 40 && number_of(j, "rank") == 1);
+	assert_true(json_is_true(json_object_get(j, "all")));
 	json_decref(j);
-	j = parsed(line, record_warning(40, 0, NULL, "?", line, sizeof(line)));
+	j = parsed(line, record_warning(40, 0, NULL, false, "?", line, sizeof(line)));
 	assert_null(json_object_get(j, "rank"));
+	assert_null(json_object_get(j, "all"));
 	assert_null(json_object_get(j, "tensor"));
 	json_decref(j);
-	assert_int_equal(
-		record_warning(1, 0, NULL, "?", NULL, 0), strlen("{\"scout\":\"warning\",\"t\":1,\"text\":\"?\"}\n"));
+	assert_int_equal(record_warning(1, 0, NULL, false, "?", NULL, 0),
+		strlen("{\"scout\":\"warning\",\"t\":1,\"text\":\"?\"}\n"));
 }
 
 static void assert_exact(double value)
