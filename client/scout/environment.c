@@ -254,15 +254,22 @@ static int environment_weights(const struct reader *r, struct phub_scout_options
 		double *to;
 	} numbers[] = {{"SIGMA", OPTIONS_SIGMA, 0, 1, &scout->sigma},
 		{"GAIN", OPTIONS_GAIN, DBL_MIN, INFINITY, &scout->gain},
+		{"WORTH", OPTIONS_GAIN, 0, INFINITY, &scout->worth},
 		{"LAMBDA_LOSS", OPTIONS_LAMBDA_LOSS, 0, INFINITY, &scout->lambda_loss},
 		{"LAMBDA_BYTES", OPTIONS_LAMBDA_BYTES, 0, INFINITY, &scout->lambda_bytes}};
+	char gain[ENVIRONMENT_NAME_BYTES], worth[ENVIRONMENT_NAME_BYTES];
 	int rc = 0;
 
 	for (unsigned i = 0; rc >= 0 && i < sizeof(numbers) / sizeof(numbers[0]); i++) {
 		rc = reader_real(r, numbers[i].what, numbers[i].least, numbers[i].most, numbers[i].to);
+		if (rc > 0 && numbers[i].to == &scout->gain)
+			scout->worth = 0; /* the program's */
 		if (rc > 0 && scouted)
 			rc = environment_fits(r, numbers[i].what, scout, numbers[i].part);
 	}
+	if (rc >= 0 && scout->worth > 0 && reader_text(r, "GAIN") && reader_text(r, "WORTH"))
+		return err_set(r->e, -EINVAL, "%s='%.64s': %s is set, and holds instead of it; unset one",
+			reader_name(r, "GAIN", gain), reader_text(r, "GAIN"), reader_name(r, "WORTH", worth));
 	return rc;
 }
 

@@ -209,6 +209,7 @@ int options_scout(const struct phub_scout_options *given, const enum site_algori
 		.within = {own.rate_within, own.latency_within, own.price_within}};
 	plus_defaults(&config->plus);
 	config->plus.sigma = own.gain;
+	config->plus.worth = own.worth;
 	config->plus.tries = own.tries;
 	rc = options_numbers(config->thetas, own.thetas, own.theta_count, SCOUT_THETAS_MAX, "thetas", e);
 	if (rc == 0)
@@ -239,8 +240,8 @@ int options_tell(const struct scout_decision *d, struct phub_scout_decision *out
 		.radius = d->radius,
 		.tries = d->tries,
 		.train = d->seen.train,
-
-		.spent = d->spent};
+		.spent = d->spent,
+		.extra = d->extra};
 
 	if (!out || out->size < sizeof(size_t) || out->size > OPTIONS_SIZE_MAX)
 		return err_set(e, -EINVAL, "scout: phub_scout_decision.size must be the struct's");

@@ -86,6 +86,7 @@ int plus_needs(struct plus_config *config, enum site_algorithm algorithm, const 
 	if ((unsigned)algorithm >= SITE_ALGORITHM_COUNT || count == 0 || thetas[0] != all[algorithm])
 		return -EINVAL;
 	config->own = algorithm == SITE_LOCAL ? plus_own_local : 0;
+	config->each_step = algorithm != SITE_LOCAL;
 	config->by_rate = algorithm == SITE_LOCAL; /* Gaia's threshold itself goes by the rate */
 	config->slack_moves = algorithm == SITE_GAIA ? plus_slack_gaia : plus_slack_local;
 	for (unsigned i = 0; i < count && i < PLUS_THETAS_MAX; i++) {
@@ -94,6 +95,7 @@ int plus_needs(struct plus_config *config, enum site_algorithm algorithm, const 
 						       : 0;
 
 		config->need[i] = i ? need : 0;
+		config->says[i] = algorithm == SITE_LOCAL ? 1 / thetas[i] : i == 0;
 	}
 	return 0;
 }
@@ -107,6 +109,7 @@ const char *plus_check(const struct plus_config *c, unsigned count)
 	} numbers[] = {
 		{"settle", c->settle, c->settle > 0},
 		{"sigma", c->sigma, c->sigma > 0},
+		{"worth", c->worth, c->worth >= 0},
 		{"alpha", c->alpha, c->alpha > 0 && c->alpha < 1},
 		{"slack", c->slack, c->slack > 0},
 		{"bound", c->bound, c->bound > 0},
@@ -129,8 +132,15 @@ const char *plus_check(const struct plus_config *c, unsigned count)
 
 void plus_init(struct plus *plus)
 {
-	*plus = (struct plus){
-		.phase = PLUS_MEASURES, .pull = NAN, .ease = 1, .rate = NAN, .rate_at = NAN, .beyond = NAN};
+	*plus = (struct plus){.phase = PLUS_MEASURES,
+		.pull = NAN,
+		.ease = 1,
+		.rate = NAN,
+		.rate_at = NAN,
+		.beyond = NAN,
+		.usually = NAN,
+		.extra = NAN,
+		.enough = PLUS_THETAS_MAX};
 }
 
 uint32_t plus_span(const struct plus *plus, uint32_t period)
@@ -162,7 +172,31 @@ static double plus_slower(const struct plus *p, const struct plus_config *c, dou
 	return c->by_rate && rate > 0 && rate < p->rate_at ? sqrt(p->rate_at / rate) : 1;
 }
 
-/* At this rate. */
+/* Which thetas are cheaper than others: see plus.h. */
+static void plus_weigh(
+	struct plus *p, const struct plus_config *c, const struct plus_window *w, unsigned index, unsigned count)
+{
+	const double over = w->spent - w->floor;
+	const bool known = c->says[count - 1] > 0;
+
+	p->slowly = w->floor > 0 && !known;
+	for (unsigned i = 0; w->floor > 0 && i < count; i++) {
+		const bool told = c->says[i] > 0 && c->says[index] > 0;
+
+		if (i != index && !told)
+			continue;
+		if ((i == index ? over : over * c->says[i] / c->says[index]) > PLUS_NEAR * w->floor)
+			continue;
+		p->enough = i;
+		if (p->phase == PLUS_LOOSENS && p->target > i)
+			p->target = i;
+		return;
+	}
+	if (known || index >= p->enough || !(w->floor > 0))
+		p->enough = PLUS_THETAS_MAX;
+}
+
+/* At this rate, and as far as looser is cheaper. */
 static unsigned plus_allowed(const struct plus *p, const struct plus_config *c, double rate, unsigned count)
 {
 	const double pull = (p->pull + c->own) * sqrt(p->sites) / plus_slower(p, c, rate);
@@ -171,7 +205,7 @@ static unsigned plus_allowed(const struct plus *p, const struct plus_config *c, 
 
 	while (index + 1 < count && c->need[index + 1] <= have)
 		index++;
-	return index;
+	return index < p->enough ? index : p->enough;
 }
 
 static void plus_enter(struct plus *p, enum plus_phase phase)
@@ -247,10 +281,12 @@ static bool plus_drifts(struct plus *p, const struct plus_config *c, const struc
 
 /* ---- phases: each returns the index that is next ---- */
 
-/* Half of the way that is left, rounded up; at once where it is tighter. */
+/* Half of the way that is left, rounded up, or one theta of it; at once where it is tighter. */
 static unsigned plus_toward(const struct plus *p, unsigned index)
 {
-	return p->target > index ? index + (p->target - index + 1) / 2 : p->target;
+	const unsigned half = (p->target - index + 1) / 2;
+
+	return p->target > index ? index + (p->slowly ? 1 : half) : p->target;
 }
 
 static unsigned plus_go(struct plus *p, unsigned index, struct plus_verdict *v, enum plus_cause cause)
@@ -313,7 +349,7 @@ static void plus_gain(const struct plus *p, const struct plus_config *c, struct 
 /* What the window before did to the mean model's loss; of a probe, is it certain by now? */
 static void plus_learn(struct plus *p, const struct plus_config *c, const struct plus_window *w, struct plus_verdict *v)
 {
-	const double fell = w->before - w->after;
+	const double fell = w->before - w->after, least = c->worth > 0 ? p->extra / c->worth : c->sigma;
 
 	if (!isfinite(fell) || (p->last != PLUS_STAYS && p->last != PLUS_PROBES))
 		return;
@@ -321,10 +357,10 @@ static void plus_learn(struct plus *p, const struct plus_config *c, const struct
 	if (p->last != PLUS_PROBES)
 		return;
 	plus_gain(p, c, v);
-	if (v->gain - v->radius > c->sigma) {
+	if (v->gain - v->radius > least) {
 		p->ease /= 2;
 		v->cause = PLUS_GAINS;
-	} else if (v->gain + v->radius < c->sigma) {
+	} else if (v->gain + v->radius < least) {
 		p->ease *= 1.25;
 		v->cause = PLUS_WASTES;
 	}
@@ -343,6 +379,7 @@ static unsigned plus_probe(struct plus *p, const struct plus_config *c, const st
 	unsigned count, struct plus_verdict *v)
 {
 	v->cause = PLUS_PROBE_OVER;
+	p->extra = w->spent - p->usually;
 	p->measured = p->measured < 8 ? p->measured : 7;
 	plus_take_pull(p, w, r);
 	p->target = plus_allowed(p, c, w->rate, count);
@@ -375,6 +412,7 @@ static unsigned plus_stay(struct plus *p, const struct plus_config *c, const str
 	if (!plus_may_probe(p, c, w))
 		return index;
 	p->back = index;
+	p->usually = w->spent;
 	v->cause = PLUS_PROBE;
 	p->phase = PLUS_PROBES; /* the watches wait */
 	return 0;
@@ -418,6 +456,7 @@ unsigned plus_next(struct plus *p, const struct plus_config *c, const struct plu
 	const double r = plus_alignment(w->said, w->heard);
 	const enum plus_phase phase = p->phase;
 	const enum plus_mean mean = p->mean;
+	const unsigned enough = p->enough;
 	unsigned next = index;
 
 	plus_watch_mean(p, c, w);
@@ -430,6 +469,7 @@ unsigned plus_next(struct plus *p, const struct plus_config *c, const struct plu
 		next = plus_part(p, mean, v);
 	} else if (w->exchanges > 0) {
 		p->blind = 0;
+		plus_weigh(p, c, w, index, count);
 		if (p->phase == PLUS_MEASURES)
 			next = plus_measure(p, c, w, r, count, v);
 		else if (p->phase == PLUS_LOOSENS)
@@ -439,12 +479,16 @@ unsigned plus_next(struct plus *p, const struct plus_config *c, const struct plu
 		else
 			next = plus_probe(p, c, w, r, count, v);
 	}
+	if (v->cause == PLUS_SLOWER && p->enough != enough)
+		v->cause = PLUS_CHEAPER;
 	if (isnan(v->gain))
 		plus_gain(p, c, v);
 	p->last = phase;
 	p->was = index;
 	v->pull = p->pull;
 	v->beyond = p->beyond;
+	v->extra = p->extra;
+	v->enough = p->phase == PLUS_STAYS && next == p->enough && next + 1 < count;
 	v->tries = plus_tries(p, c);
 	p->asked = v->tries > 0;
 	if (w->exchanges > 0 && p->phase != PLUS_STAYS && p->phase != PLUS_PROBES)

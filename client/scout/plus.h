@@ -31,12 +31,22 @@
  *
  * Probes. While it stays it goes tight for a window now and then (PROBES): the pull is measured again, and the loss of
  * the mean model before and after, on the same samples, is beside that of the windows at theta: what all sites would
- * gain by talking more. The means of both have intervals that may be looked at any time (sequence.h). Above `sigma` for
- * sure: ease halves, and theta tightens. Below it for sure: ease grows by a quarter. Probes are paid out of a budget,
+ * gain by talking more. The means of both have intervals that may be looked at any time (sequence.h). Above what that
+ * is to be worth for sure: ease halves, and theta tightens. Below it for sure: ease grows by a quarter. It is to be
+ * worth `sigma`; or, where a unit of loss has a `worth` in the unit of costs, what it costs: the gain times the worth
+ * is beside what the probe's window has cost beyond the one before it. Probes are paid out of a budget of bytes,
  * 2 % of the bytes that were sent since it first settled, before which there are none; samples that models are tried on
  * are at most 3 % of the computing: where a window's part of that is not enough for a trial, it saves for two, before a
  * window and after it. Without losses in the reports, and without probes, theta
  * follows the pull alone.
+ *
+ * Cost. The pull says how loose theta may be; looser is not always cheaper. Some of what a window costs is the same
+ * whatever theta (`floor`): in seconds the latency of Gaia's exchanges, one at each step, and in seconds or money all
+ * that sites within spend. Where a theta costs no more than PLUS_NEAR of that beyond it, none that is looser can be
+ * cheaper by more, and would only lose accuracy: so of the thetas that are allowed it is the tightest of these. Of
+ * local SGD it is known at once what each costs (`says`); of Gaia a theta must be tried, so with a floor it loosens by
+ * one theta in a window, and by one more where what was kept back has filled up, and is no longer so cheap. A floor of
+ * 0, as of bytes alone, changes nothing.
  *
  * A guard stands beside all that: where sites' own losses (train) are small and the mean model's, tried on the same
  * data, are not (beyond `guard`, and twice as large, in two trials in a row), models have drifted apart: ease halves,
@@ -55,6 +65,7 @@
 
 #define PLUS_THETAS_MAX 64u
 #define PLUS_PASSES     30u
+#define PLUS_NEAR       0.03
 
 struct plus_config {
 	double need[PLUS_THETAS_MAX]; /* by theta, see above: 0 for the first, and rising; plus_needs() */
@@ -62,13 +73,18 @@ struct plus_config {
 	double slack_moves;           /* as slack, of how far sites move; plus_needs() */
 	bool by_rate;                 /* see above; plus_needs() */
 	unsigned settle;              /* exchanges that a pull is measured in, above 0 */
-	double sigma;                 /* loss, in the unit of the reports, that talking more may be worth; above 0 */
-	double alpha;                 /* of the intervals, 0 .. 1 */
-	double slack, bound;          /* of the watches' other series, and of all, in natural logarithms; above 0 */
-	double bytes_part;            /* of probes, 0 .. 1 */
-	double work_part;             /* of computing, likewise */
-	uint32_t tries;               /* samples that a site tries its models on in a window, when there is work left */
-	double guard;                 /* loss of the mean model beyond the sites' own that is no skew's; above 0 */
+	/* What a theta costs beyond the floor, beside the first: 1 for that; 0: it is not known until it is tried;
+	 * plus_needs() */
+	double says[PLUS_THETAS_MAX];
+	bool each_step;      /* sites exchange at each step, whatever theta; plus_needs() */
+	double sigma;        /* loss, in the unit of the reports, that talking more may be worth; above 0 */
+	double worth;        /* of a unit of loss, in that of costs; 0: sigma holds, else it is not looked at */
+	double alpha;        /* of the intervals, 0 .. 1 */
+	double slack, bound; /* of the watches' other series, and of all, in natural logarithms; above 0 */
+	double bytes_part;   /* of probes, 0 .. 1 */
+	double work_part;    /* of computing, likewise */
+	uint32_t tries;      /* samples that a site tries its models on in a window, when there is work left */
+	double guard;        /* loss of the mean model beyond the sites' own that is no skew's; above 0 */
 };
 
 /* What a window showed. NaN: it is not known. */
@@ -79,6 +95,8 @@ struct plus_window {
 	double rate;        /* of learning, at the end */
 	double bytes;       /* that a site has sent, the mean */
 	double bytes_bsp;   /* that it would have sent in as many steps of bsp */
+	double spent;       /* what talking for a period of steps has cost a site, the mean, in the unit of costs */
+	double floor;       /* of it, what is the same whatever theta; 0: nothing, or it is not to be looked at */
 	double train;       /* loss of sites' own models on their batches, the mean */
 	/* Loss of the mean model on the same samples, as the window before this one began, and as it ended: */
 	double before, after;
@@ -93,6 +111,7 @@ enum plus_cause {
 	PLUS_MEASURED,   /* the pull is known, and allows this */
 	PLUS_ON_ITS_WAY, /* loosens */
 	PLUS_SLOWER,     /* another rate of learning allows this */
+	PLUS_CHEAPER,    /* what it has cost says that a looser theta is cheaper, or that none is */
 	PLUS_THERE,      /* nothing has changed */
 	PLUS_DRIFTED,    /* a series has left its level */
 	PLUS_GAINS,      /* a probe, or several, say that talking more is worth it */
@@ -132,7 +151,11 @@ struct plus {
 	double rate_at; /* at which the pull was measured last */
 	struct watch alignment, moves, loss;
 	struct sequence usual, probes; /* what windows at theta, and those of probes, lowered the loss by */
-	double bytes, bytes_probe;     /* since it first settled */
+	double usually,
+		extra; /* spent in the window before a probe, and by the last probe beyond that; NaN: there was none */
+	unsigned enough;           /* index beyond which no theta is cheaper; PLUS_THETAS_MAX: it is not known */
+	bool slowly;               /* it loosens by one theta in a window */
+	double bytes, bytes_probe; /* since it first settled */
 	double trained, tried;
 	double each;  /* samples of the last trial */
 	bool halfway; /* between two trials that belong together */
@@ -144,6 +167,8 @@ struct plus_verdict {
 	double r, pull;
 	double beyond;       /* as in struct plus */
 	double gain, radius; /* of probes beyond the usual; NaN, infinite: not known */
+	double extra;        /* as in struct plus */
+	bool enough;         /* it stays, and no looser theta is cheaper: see above */
 	uint32_t tries;      /* samples that a site may try its models on at the end of the next window; 0: none */
 };
 
@@ -152,14 +177,14 @@ struct plus_verdict {
 double plus_alignment(double said, double heard);
 
 /* The limits above, and the defaults for what they leave open: 20, .02, .05, .1, .5, .02, .03, 200, .5; slack_moves:
- * .1.
+ * .1; worth: 0.
  */
 void plus_defaults(struct plus_config *config);
 
 /*
- * config->need, ->own and ->by_rate for a grid of an algorithm's thetas, as was measured, see plus.c. BSP: theta 1
- * alone, which needs nothing. 0; -EINVAL: the grid does not begin with the theta that says all at each step; -ENOTSUP:
- * of DGC nothing was measured, and the caller may fill them by measurements.
+ * config->need, ->own, ->says, ->each_step and ->by_rate for a grid of an algorithm's thetas, as was measured, see
+ * plus.c. BSP: theta 1 alone, which needs nothing. 0; -EINVAL: the grid does not begin with the theta that says all at
+ * each step; -ENOTSUP: of DGC nothing was measured, and the caller may fill them by measurements.
  */
 int plus_needs(struct plus_config *config, enum site_algorithm algorithm, const double *thetas, unsigned count);
 

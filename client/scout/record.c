@@ -206,6 +206,7 @@ static void run_costs(struct line *l, const struct scout_config *c)
 	field_double(l, "trim", c->trim);
 	if (c->policy == SCOUT_PLUS) {
 		field_double(l, "gain", c->plus.sigma);
+		field_double(l, "worth", c->plus.worth);
 		field_whole(l, "tries", c->plus.tries);
 	}
 	if (c->price.unit == PRICE_BYTES)
@@ -274,7 +275,8 @@ size_t record_run(const struct record_run *run, char *out, size_t room)
 
 void record_decision_init(struct record_decision *decision)
 {
-	*decision = (struct record_decision){.decision = {.r = NAN, .pull = NAN, .gain = NAN, .radius = INFINITY},
+	*decision = (struct record_decision){
+		.decision = {.r = NAN, .pull = NAN, .gain = NAN, .extra = NAN, .radius = INFINITY},
 		.bytes_bsp = NAN,
 		.bytes_within = NAN,
 		.bytes_cost = NAN,
@@ -303,6 +305,8 @@ static void decision_pull(struct line *l, const struct scout_decision *d)
 		field_double(l, "pull", d->pull);
 	if (!isnan(d->gain))
 		field_double(l, "gain", d->gain);
+	if (!isnan(d->extra))
+		field_double(l, "extra", d->extra);
 }
 
 /* What scout+ goes by: sums over exchanges, and means over sites. */

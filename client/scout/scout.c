@@ -150,6 +150,16 @@ static double scout_spent(const struct price *price, const struct scout_report *
 	return (own >= 0 && isfinite(own) ? own : 0) + (within >= 0 && isfinite(within) ? within : 0);
 }
 
+/* Of that, what no theta of scout+ changes. In bytes alone nothing: classes of links are told apart by their price. */
+static double scout_floor(const struct scout_config *c, const struct scout_report *report)
+{
+	const enum price_unit unit = c->price.unit;
+	double own = c->plus.each_step ? price_of(unit, &c->price.link, 0, report->exchanges) : 0;
+	double floor = own + price_of(unit, &c->price.within, (double)report->within, report->exchanges_within);
+
+	return unit != PRICE_BYTES && floor >= 0 && isfinite(floor) ? floor : 0;
+}
+
 /* Loss, bytes and how many were believed; counts what was sent. */
 static void scout_weigh(struct scout *s, const struct scout_report *reports, unsigned sites, struct trust *trust,
 	struct scout_decision *decision)
@@ -162,10 +172,12 @@ static void scout_weigh(struct scout *s, const struct scout_report *reports, uns
 	for (unsigned i = 0; i < sites; i++) {
 		bytes += (double)reports[i].bytes;
 		spent += scout_spent(price, &reports[i]);
+		s->now.floor += scout_floor(&s->config, &reports[i]) / sites;
 		s->bytes += reports[i].bytes;
 		s->bytes_travel += travels && reports[i].samples > 0 ? s->config.model_bytes : 0;
 	}
 	decision->bytes = bytes / sites / s->config.period;
+	s->now.spent = spent / sites;
 	decision->spent = spent / sites / s->config.period;
 	decision->believed = trust->believed;
 	decision->loss = trust->loss;
@@ -411,6 +423,31 @@ static unsigned scout_gather(struct scout *s, const struct scout_report *reports
 	return believed;
 }
 
+/* Is it worth what it costs? */
+static void scout_say_gain(const struct scout *s, const struct plus_verdict *v, struct scout_decision *d)
+{
+	const char *but = v->cause == PLUS_WASTES ? "but " : "", *unit = price_unit_name(s->config.price.unit);
+	const double worth = s->config.plus.worth;
+
+	if (worth > 0)
+		snprintf(d->reason, sizeof(d->reason),
+			"probes: talking more would save a loss of %s%.3g, give or take %.2g, in a window: worth %.6g "
+			"%s, and costs %.6g more",
+			but, v->gain, v->radius, v->gain * worth, unit, v->extra);
+	else
+		snprintf(d->reason, sizeof(d->reason),
+			"probes: talking more would save a loss of %s%.3g, give or take %.2g", but, v->gain, v->radius);
+}
+
+static void scout_say_enough(const struct scout *s, struct scout_decision *d)
+{
+	const size_t used = strlen(d->reason);
+
+	snprintf(d->reason + used, sizeof(d->reason) - used,
+		"; no looser one is cheaper by %g %%, as theta does not change %.4g %s of a window's cost",
+		100 * PLUS_NEAR, s->now.floor, price_unit_name(s->config.price.unit));
+}
+
 static void scout_say_why(const struct scout *s, const struct plus_verdict *v, struct scout_decision *d)
 {
 	const struct plus *p = &s->plus;
@@ -432,6 +469,9 @@ static void scout_say_why(const struct scout *s, const struct plus_verdict *v, s
 	case PLUS_SLOWER:
 		snprintf(to, room, "at this rate of learning the pull of %.3g allows theta %g", p->pull, target);
 		break;
+	case PLUS_CHEAPER:
+		snprintf(to, room, "by what it costs, and the pull of %.3g, theta is to be %g", p->pull, target);
+		break;
 	case PLUS_THERE:
 		snprintf(to, room, "the pull of %.3g allows this theta, and nothing says that data have drifted",
 			p->pull);
@@ -442,12 +482,8 @@ static void scout_say_why(const struct scout *s, const struct plus_verdict *v, s
 			"have drifted, and it measures anew");
 		break;
 	case PLUS_GAINS:
-		snprintf(to, room, "probes: talking more would save a loss of %.3g, give or take %.2g", v->gain,
-			v->radius);
-		break;
 	case PLUS_WASTES:
-		snprintf(to, room, "probes: talking more would save a loss of but %.3g, give or take %.2g", v->gain,
-			v->radius);
+		scout_say_gain(s, v, d);
 		break;
 	case PLUS_PROBE:
 		snprintf(to, room, "a probe, a window long");
@@ -489,8 +525,11 @@ static unsigned scout_follow(struct scout *s, struct scout_decision *d)
 	if (v.cause == PLUS_NORM)
 		d->action = SCOUT_CANNOT;
 	scout_say_why(s, &v, d);
+	if (v.enough)
+		scout_say_enough(s, d);
 	d->pull = v.pull;
 	d->gain = v.gain;
+	d->extra = v.extra;
 	d->radius = v.radius;
 	s->tries = d->tries = v.tries;
 	return next;
@@ -526,7 +565,7 @@ int scout_observe(
 	if (sites == 0 || sites > SCOUT_SITES_MAX)
 		return -EINVAL;
 	*decision = (struct scout_decision){
-		.window = scout->window, .r = NAN, .pull = NAN, .gain = NAN, .radius = INFINITY};
+		.window = scout->window, .r = NAN, .pull = NAN, .gain = NAN, .extra = NAN, .radius = INFINITY};
 	scout_weigh(scout, reports, sites, &trust, decision);
 	told = scout_gather(scout, reports, sites, trust.asked);
 	scout->now.bytes = decision->bytes * scout_span(scout);

@@ -36,8 +36,8 @@
  *                        probability exp((the cost here - its cost) / T), T = temperature cooling^window
  *      SCOUT_REPLAY      window i has theta schedule[i], the last one from the schedule's end on: a recorded run
  *      SCOUT_FIXED       the theta that it begins with; no model needs to travel
- *      SCOUT_PLUS        does without models that travel, and without cost: see plus.h. It wants scout_hear() after
- * each exchange, and takes from reports what it has use for
+ *      SCOUT_PLUS        does without models that travel, and without that cost: see plus.h. It wants scout_hear()
+ * after each exchange, and takes from reports what it has use for
  *
  * Reports are not believed when they cannot be true (accuracies outside 0 .. 1, or NaN; no samples: so does a site say
  * that it did not report). When fewer than half of the sites with data are left, or nobody's model gets anything right
@@ -119,8 +119,9 @@ struct scout_decision {
 	double r;                /* how sites have aligned, see plus.h; NaN: not known */
 	struct plus_window seen; /* what was heard, and means of what sites said of losses */
 	/* SCOUT_PLUS: */
-	double pull;    /* NaN: not known */
-	double gain;    /* loss that talking more would save, as far as probes say; NaN: not known */
+	double pull;  /* NaN: not known */
+	double gain;  /* loss that talking more would save, as far as probes say; NaN: not known */
+	double extra; /* what the last probe has cost beyond the window before it, in the unit of costs; NaN likewise */
 	uint32_t tries; /* samples that each site may try the mean model on at the end of the next window */
 	char reason[SCOUT_REASON_BYTES];
 };
@@ -177,7 +178,7 @@ int scout_observe(
 	struct scout *scout, const struct scout_report *reports, unsigned sites, struct scout_decision *decision);
 
 /* What a scout is, for a checkpoint or a site that comes: little-endian, with a version and a CRC32C. */
-#define SCOUT_SAVED_WORDS (8u + 2u * SCOUT_THETAS_MAX + 50u)
+#define SCOUT_SAVED_WORDS (8u + 2u * SCOUT_THETAS_MAX + 54u)
 #define SCOUT_SAVED_BYTES (8u * SCOUT_SAVED_WORDS)
 
 void scout_save(const struct scout *scout, uint8_t out[SCOUT_SAVED_BYTES]);

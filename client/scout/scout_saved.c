@@ -9,7 +9,7 @@
 
 #include "phub/base/crc.h"
 
-enum { SAVED_VERSION = 3 };
+enum { SAVED_VERSION = 4 };
 
 /* The list goes over words that are written, or read. */
 struct saved {
@@ -108,6 +108,10 @@ static void saved_plus(struct saved *s, struct plus *p)
 	saved_watch(s, &p->loss);
 	saved_sequence(s, &p->usual);
 	saved_sequence(s, &p->probes);
+	saved_number(s, &p->usually);
+	saved_number(s, &p->extra);
+	saved_whole(s, &p->enough);
+	saved_truth(s, &p->slowly);
 	saved_number(s, &p->bytes);
 	saved_number(s, &p->bytes_probe);
 	saved_number(s, &p->trained);
@@ -125,7 +129,8 @@ static uint32_t saved_fingerprint(const struct scout_config *c)
 		saved_bits(c->temperature), saved_bits(c->cooling), c->memory, c->patience, c->seed};
 	const uint64_t plus[] = {p->settle, saved_bits(p->sigma), saved_bits(p->alpha), saved_bits(p->slack),
 		saved_bits(p->bound), saved_bits(p->bytes_part), saved_bits(p->work_part), p->tries,
-		saved_bits(p->guard), saved_bits(p->own), saved_bits(p->slack_moves), p->by_rate};
+		saved_bits(p->guard), saved_bits(p->own), saved_bits(p->slack_moves), p->by_rate, p->each_step,
+		saved_bits(p->worth)};
 	const struct price_link *own = &c->price.link, *within = &c->price.within;
 	const uint64_t price[] = {c->price.unit, saved_bits(own->rate), saved_bits(own->latency),
 		saved_bits(own->money), saved_bits(within->rate), saved_bits(within->latency),
@@ -138,6 +143,7 @@ static uint32_t saved_fingerprint(const struct scout_config *c)
 	crc = crc_32c(crc, plus, is_plus ? sizeof(plus) : 0);
 	crc = crc_32c(crc, price, c->price.unit == PRICE_BYTES ? 0 : sizeof(price));
 	crc = crc_32c(crc, &c->trim, c->trim > 0 ? sizeof(c->trim) : 0);
+	crc = crc_32c(crc, p->says, is_plus ? c->theta_count * sizeof(p->says[0]) : 0);
 	return crc_32c(crc, p->need, is_plus ? c->theta_count * sizeof(p->need[0]) : 0);
 }
 

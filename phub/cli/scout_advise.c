@@ -656,6 +656,7 @@ int scout_advise_run(int argc, char **argv)
 			&g->lambda_bytes, 0, 0, NULL},
 		{"gain", "LOSS", "scout+: loss that talking more would have to save (0.02)", ARGS_REAL, &g->gain, 0, 0,
 			NULL},
+		{"worth", "BYTES", "scout+, instead: what a unit of loss is worth", ARGS_REAL, &g->worth, 0, 0, NULL},
 		{"trim", "PART", "of sites that may lie, below 0.5: as much is left out of means at either end (0)",
 			ARGS_REAL, &g->trim, 0, 0, NULL},
 		{"seed", "N", "of its chances (0)", ARGS_NUMBER, &o.seed, 0, SCOUT_SEED_MAX, NULL},

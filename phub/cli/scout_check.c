@@ -39,6 +39,7 @@ void scout_check_take(const struct scout_given *given, struct scout_config *conf
 	config->lambda_bytes = check_or(given->lambda_bytes, config->lambda_bytes);
 	config->trim = check_or(given->trim, config->trim);
 	config->plus.sigma = check_or(given->gain, config->plus.sigma);
+	config->plus.worth = check_or(given->worth, isnan(given->gain) ? config->plus.worth : 0);
 	config->price.link.rate = check_or(given->rate, config->price.link.rate);
 	config->price.link.latency = check_or(given->latency, config->price.link.latency);
 	config->price.link.money = check_or(given->price, config->price.link.money);
@@ -67,12 +68,15 @@ int scout_check_given(const struct args_usage *usage, const struct scout_given *
 		double value;
 		enum options_part part;
 	} options[] = {{"theta", given->theta, OPTIONS_THETA}, {"sigma", given->sigma, OPTIONS_SIGMA},
-		{"gain", given->gain, OPTIONS_GAIN}, {"lambda-loss", given->lambda_loss, OPTIONS_LAMBDA_LOSS},
+		{"gain", given->gain, OPTIONS_GAIN}, {"worth", given->worth, OPTIONS_GAIN},
+		{"lambda-loss", given->lambda_loss, OPTIONS_LAMBDA_LOSS},
 		{"lambda-bytes", given->lambda_bytes, OPTIONS_LAMBDA_BYTES}};
 	const enum scout_policy policy = (enum scout_policy)given->policy;
 
 	if (given->gain <= 0)
 		return args_wrong(usage, "--gain %g: allowed is a number above 0", given->gain);
+	if (!isnan(given->gain) && given->worth > 0)
+		return args_wrong(usage, "--gain and --worth: the latter holds instead of the former; give one");
 	if (given->trim >= 0.5)
 		return args_wrong(usage, "--trim %g: allowed is a number from 0 to below 0.5", given->trim);
 	for (unsigned i = 0; given->policy >= 0 && i < sizeof(options) / sizeof(options[0]); i++) {
@@ -80,8 +84,10 @@ int scout_check_given(const struct args_usage *usage, const struct scout_given *
 
 		if (isnan(options[i].value) || !others)
 			continue;
-		return args_wrong(usage, "--%s is of %s; %s does not look at it", options[i].name, others,
-			scout_policy_name(policy));
+		return args_wrong(usage, "--%s is of %s; %s does not look at it%s", options[i].name, others,
+			scout_policy_name(policy),
+			options[i].part == OPTIONS_SIGMA && policy == SCOUT_PLUS ? ": the loss that it bears is --gain"
+										 : "");
 	}
 	return check_unit(usage, given);
 }

@@ -447,6 +447,8 @@ int scout_dry_run_run(int argc, char **argv)
 			&g->lambda_bytes, 0, 0, NULL},
 		{"gain", "LOSS", "scout+: loss that talking more would have to save (the run's)", ARGS_REAL, &g->gain,
 			0, 0, NULL},
+		{"worth", "COST", "scout+, instead: what a unit of loss is worth, in the unit of costs (the run's)",
+			ARGS_REAL, &g->worth, 0, 0, NULL},
 		{"unit", "NAME", "of costs: bytes, seconds or money (the run's)", ARGS_CHOICE, &g->unit, 0, 0,
 			dry_units},
 		{"rate", "BYTES", "seconds: what a link carries in one (the run's)", ARGS_REAL, &g->rate, 0, 0, NULL},

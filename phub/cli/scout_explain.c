@@ -86,8 +86,10 @@ static void explain_loss(const struct explain *x, const json_t *w)
 }
 
 /* What scout+ goes by. */
-static void explain_pull(const json_t *w)
+static void explain_pull(const struct explain *x, const json_t *w)
 {
+	const double worth = x->config.plus.worth, extra = scout_log_number(w, "extra");
+	char text[2][32];
 	double r = scout_log_number(w, "r_all"), pull = scout_log_number(w, "pull"), gain = scout_log_number(w, "gain"),
 	       low = scout_log_element(w, "interval", 0), high = scout_log_element(w, "interval", 1);
 
@@ -101,6 +103,10 @@ static void explain_pull(const json_t *w)
 		printf("; talking more would save a loss of %.4f", gain);
 	if (!isnan(gain) && !isnan(low) && !isnan(high))
 		printf(" (between %.4f and %.4f)", low, high);
+	if (!isnan(gain) && !isnan(extra) && worth > 0)
+		printf(", which is worth %s, and costs %s more",
+			scout_log_spent_text(x->config.price.unit, gain * worth, text[0]),
+			scout_log_spent_text(x->config.price.unit, extra, text[1]));
 }
 
 /* What trials of the mean model have said: they are of the window before this one. */
@@ -125,7 +131,7 @@ static void explain_seen(const struct explain *x, unsigned i)
 
 	printf("  seen    ");
 	if (x->config.policy == SCOUT_PLUS)
-		explain_pull(w);
+		explain_pull(x, w);
 	else if (explain_stands(x, w))
 		printf("no model travels where theta is fixed");
 	else

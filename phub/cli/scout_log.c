@@ -471,6 +471,7 @@ int scout_log_config(const struct scout_log *log, struct scout_config *out, stru
 	log_real(log, "cooling", &out->cooling);
 	log_real(log, "trim", &out->trim);
 	log_real(log, "gain", &out->plus.sigma);
+	log_real(log, "worth", &out->plus.worth);
 	log_price(log, &out->price);
 	for (unsigned i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
 		log_real(log, names[i], &whole[i]);

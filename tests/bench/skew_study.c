@@ -26,6 +26,10 @@ static const char usage[] = "usage: skew_study [OPTION...]\n"
 			    "  --thetas A,B,...         its grid, the tightest first; replay: its schedule\n"
 			    "  --period STEPS           of its windows (500)\n"
 			    "  --sigma LOSS             that it bears (0.05)\n"
+			    "  --link BYTES             costs in seconds: what a link carries in one\n"
+			    "  --latency SECONDS        of an exchange (0)\n"
+			    "  --price P                costs in money: of 10^9 bytes\n"
+			    "  --worth COST             scout+: of a unit of loss\n"
 			    "  --rival fda|qsr|adacomm  decides when local averages; --theta is its parameter\n"
 			    "  --base STEPS             qsr: the least (1)\n"
 			    "  --every STEPS            adacomm: between its looks at the loss (100)\n"
@@ -173,6 +177,10 @@ enum {
 	THETAS,
 	PERIOD,
 	SIGMA,
+	LINK,
+	LATENCY,
+	PRICE,
+	WORTH,
 	RIVAL,
 	BASE,
 	EVERY,
@@ -202,6 +210,10 @@ static const struct option options[] = {
 	{"thetas", required_argument, NULL, THETAS},
 	{"period", required_argument, NULL, PERIOD},
 	{"sigma", required_argument, NULL, SIGMA},
+	{"link", required_argument, NULL, LINK},
+	{"latency", required_argument, NULL, LATENCY},
+	{"price", required_argument, NULL, PRICE},
+	{"worth", required_argument, NULL, WORTH},
 	{"rival", required_argument, NULL, RIVAL},
 	{"base", required_argument, NULL, BASE},
 	{"every", required_argument, NULL, EVERY},
@@ -237,7 +249,8 @@ static void print_loss(const char *name, double loss)
 /* As in a decision log: after `t` steps of the run, a window at `theta` is over, and the next one is at `next`. */
 static void study_tell(void *context, unsigned steps, double theta, const struct scout_decision *d)
 {
-	(void)context;
+	const struct study *s = context;
+
 	printf("{\"study\":\"window\",\"window\":%" PRIu64 ",\"t\":%u,\"theta\":%g,\"next\":%g,\"action\":\"%s\","
 	       "\"believed\":%u,",
 		d->window, steps, theta, d->theta, scout_action_name(d->action), d->believed);
@@ -247,7 +260,26 @@ static void study_tell(void *context, unsigned steps, double theta, const struct
 	print_loss("pull", d->pull);
 	print_loss("gain", d->gain);
 	print_loss("radius", d->radius);
+	if (s->scout.price.unit != PRICE_BYTES)
+		print_loss("spent", d->spent);
 	printf("\"bytes\":%.1f,\"reason\":\"%s\"}\n", d->bytes, d->reason);
+}
+
+/* Of what talking costs. Is it such an option? */
+static bool study_take_price(struct study *s, int option, const char *text)
+{
+	struct price *price = &s->scout.price;
+	double *const numbers[] = {[LINK] = &price->link.rate,
+		[LATENCY] = &price->link.latency,
+		[PRICE] = &price->link.money,
+		[WORTH] = &s->scout.plus.worth};
+
+	if (option < LINK || option > WORTH)
+		return false;
+	*numbers[option] = study_real(options[option].name, text);
+	if (option == LINK || option == PRICE)
+		price->unit = option == LINK ? PRICE_SECONDS : PRICE_MONEY;
+	return true;
 }
 
 /* Of what sets theta, or decides when to average. Is it such an option? */
@@ -300,7 +332,7 @@ static void study_take(struct study *s, int option, const char *text)
 		[VALID] = &s->data.valid_count,
 	};
 
-	if (study_take_controller(s, option, text))
+	if (study_take_controller(s, option, text) || study_take_price(s, option, text))
 		return;
 	switch (option) {
 	case ALGORITHM:
@@ -359,6 +391,7 @@ static void study_set_scout(struct study *s)
 			study_refuse("thetas", "do not have the one that it begins with (--theta)");
 	s->train.scout = c;
 	s->train.tell = study_tell;
+	s->train.context = s;
 }
 
 static void study_read(struct study *s, int argc, char **argv)

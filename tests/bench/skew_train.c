@@ -23,7 +23,7 @@ struct place {
 	float *weights, *gradient;
 	const float *gradients[SKEW_TENSORS_MAX]; /* of it, by tensor */
 	double share;                             /* of an average; 0 for a site without samples */
-	uint64_t told;                            /* bytes, by the last window */
+	uint64_t told, exchanges;                 /* bytes, by the last window; likewise */
 	struct skew_score batches;                /* since then */
 	double levels[2];                         /* losses of the mean model after the last two windows; NaN: none */
 };
@@ -511,12 +511,15 @@ static void train_say(struct train *t, unsigned k, uint64_t steps, struct scout_
 {
 	struct place *place = &t->sites[k];
 	const uint64_t bytes = place->site.counts.bytes_paper - place->told, period = t->scout.config.period;
+	const uint64_t exchanges = place->site.counts.exchanges - place->exchanges;
 
 	*report = (struct scout_report){
 		.bytes = steps == period ? bytes : (uint64_t)((double)bytes * (double)period / (double)steps),
+		.exchanges = (double)exchanges * (double)period / (double)steps,
 		.trained = place->batches.count,
 		.train = place->batches.loss / place->batches.count};
 	place->told += bytes;
+	place->exchanges += exchanges;
 	place->batches = (struct skew_score){0};
 	if (train_is_plus(t))
 		train_report_plus(place, t->scout.config.plus.tries, report);

@@ -213,6 +213,17 @@ def prices():
     seconds = sum(line["spent"] for line in lines(phub("dry-run", path, "--unit", "seconds", "--rate", "1000", "--latency", "1", "--json")[0]))
     check(abs(seconds / sum(line["bytes"] / 1000 + 10 / line["theta"] for line in found) - 1) < 1e-4, f"{seconds} seconds")
     check(all(line["spent"] is None for line in lines(phub("dry-run", hill(), "--json")[0])), "spent of a cost in bytes")
+    path = skewed("worth", "--algorithm", "local", "--policy", "scout+", "--thetas", "1,2,5,10", "--worth", "7", *money)
+    own = path.read_text().splitlines()
+    check(json.loads(own[0])["worth"] == 7, own[0])
+    window = json.loads(own[6]) | {"gain": 0.5, "interval": [0.4, 0.6], "extra": 1.25}
+    path.write_text("\n".join([*own[:6], json.dumps(window), *own[7:]]) + "\n")
+    holds(phub("explain", path, "--at", window["t"])[0], r"would save a loss of 0\.5000 \(between 0\.4000 and 0\.6000\), which is worth 3\.5 money, and costs 1\.25 money more")
+    check("is worth" not in phub("explain", changed(path, "worthless", lambda own: [own[0].replace('"worth":7', '"worth":0')] + own[1:]), "--at", window["t"])[0], "worth nothing")
+    path = skewed("latency", "--algorithm", "gaia", "--policy", "scout+", "--thetas", "0,0.05,0.1,0.2", "--unit", "seconds", "--rate", "1e12", "--latency", "1")
+    found = [line for line in lines(path.read_text()) if line["scout"] == "decision"]
+    check(all(line["next"] == 0 for line in found) and "no looser one is cheaper by 3 %, as theta does not change 10 seconds of a window's cost" in found[-1]["reason"], str(found[-1]))
+    check(lines(phub("dry-run", path, "--unit", "bytes", "--json")[0])[-1]["theta"] > 0, "of bytes a looser one is cheaper")
     path = skewed("seconds", "--algorithm", "local", "--policy", "hill", "--thetas", "1,2,5", "--unit", "seconds", "--rate", "1e6", "--latency", "0.5")
     holds(phub("explain", path, "--at", 10)[0], r"\n  cost +[\d.]+ = 50 max.*\n +5.052 s a site in exchanges of this window, 5.052 s since the start\n")
 
@@ -425,10 +436,12 @@ def run_sites():
         out, _ = phub("run", "--sites", 1, "--box", f"phub://{address}/job", "--out", "out.jsonl", "--json", "--", "sh", "-c",
                       'echo $PHUB_URL; env | grep -c ^PHUB_SCOUT_; cp "$0" "$PHUB_SCOUT_LOG"', hill())
         check(out.startswith(f"[0] phub://{address}/job\n[0] 1\n") and json.loads(out.splitlines()[-1])["ended"], out)
-        out, _ = phub("run", "--sites", 1, "--box", f"phub://127.0.0.1:{rig.free_port()},{address}/job", "--gain", "0.1", "--policy", "scout+", "--price", "3",
+        out, _ = phub("run", "--sites", 1, "--box", f"phub://127.0.0.1:{rig.free_port()},{address}/job", "--worth", "0.1", "--policy", "scout+", "--price", "3",
                       "--unit", "money", "--out", "out.jsonl", "--", "sh", "-c", 'env | grep ^PHUB_SCOUT_ | sort; cp "$0" "$PHUB_SCOUT_LOG"', hill())
+        check(out.startswith("[0] PHUB_SCOUT_LOG="), out)
+        holds(out, "PHUB_SCOUT_POLICY=scout\\+", "PHUB_SCOUT_PRICE=3\n", "PHUB_SCOUT_UNIT=money", "PHUB_SCOUT_WORTH=0.1\n")
+        out, _ = phub("run", "--sites", 1, "--box", f"phub://{address}/job", "--gain", "0.1", "--policy", "scout+", "--out", "out.jsonl", "--", "sh", "-c", 'env | grep ^PHUB_SCOUT_ | sort; cp "$0" "$PHUB_SCOUT_LOG"', hill())
         check(out.startswith("[0] PHUB_SCOUT_GAIN=0.1\n[0] PHUB_SCOUT_LOG="), out)
-        holds(out, "PHUB_SCOUT_POLICY=scout\\+", "PHUB_SCOUT_PRICE=3\n", "PHUB_SCOUT_UNIT=money")
 
 
 @contextlib.contextmanager
@@ -698,13 +711,16 @@ def not_looked_at():
     most = "replay, hill, stochastic and annealing"
     cases = [("scout+", "--theta", "1", "fixed, hill, stochastic and annealing"), ("replay", "--theta", "1", "fixed, hill, stochastic and annealing"),
              *((policy, name, "0.5", most) for policy in ("fixed", "scout+") for name in ("--sigma", "--lambda-loss", "--lambda-bytes")),
-             *((policy, "--gain", "0.5", "scout+") for policy in ("fixed", "replay", "hill", "stochastic", "annealing"))]
+             *((policy, name, "0.5", "scout+") for policy in ("fixed", "replay", "hill", "stochastic", "annealing") for name in ("--gain", "--worth"))]
     for command in (["run"], ["advise", "--listen", "127.0.0.1:0", "--sites", "1", "--model-bytes", "1"], ["dry-run", hill()]):
         tail = ["--", "true"] if command[0] == "run" else []
         for policy, name, value, others in cases:
             err = phub(*command, "--policy", policy, "--thetas", "1,2", name, value, *tail, status=2)[1]
             holds(err, rf"{name} is of {others}; {policy} does not look at it".replace("+", r"\+"))
         holds(phub(*command, "--policy", "scout+", "--thetas", "1,2", "--gain", "0", *tail, status=2)[1], "--gain 0: allowed is a number above 0")
+        holds(phub(*command, "--policy", "scout+", "--thetas", "1,2", "--gain", "1", "--worth", "2", *tail, status=2)[1], "--gain and --worth: the latter holds instead of the former; give one")
+        holds(phub(*command, "--policy", "scout+", "--thetas", "1,2", "--sigma", "0.1", *tail, status=2)[1], r"scout\+ does not look at it: the loss that it bears is --gain")
+        holds(phub(*command, "--policy", "scout+", "--thetas", "1,2", "--worth", "-2", *tail, status=2)[1], "--worth -2: allowed is a number from 0 on")
         if command[0] != "dry-run":
             holds(phub(*command, "--thetas", "1,2", "--trim", "0.5", *tail, status=2)[1], "--trim 0.5: allowed is a number from 0 to below 0.5")
         holds(phub(*command, "--sigma", "1.5", *tail, status=2)[1], "--sigma 1.5: allowed is a number from 0 to 1")

@@ -84,6 +84,16 @@ def test_scout(box):
         phub.Scout(GRID, model_bytes=1000, rate=float("nan"))
     with raises(ValueError, "unit"):
         phub.Scout(GRID, model_bytes=1000, unit="hours")
+    with raises(phub.Error, "worth is outside its limits"):
+        phub.Scout(GRID, model_bytes=1000, policy="scout+", worth=-1.0)
+    dear = phub.Scout([0, 0.1], model_bytes=1000, policy="scout+", algorithm="gaia", worth=2.5, unit="seconds", rate=1e9, latency=1)
+    for _ in range(8):
+        for _ in range(10):
+            dear.hear(1, 0.2, 0.2, 0.1)
+        dear.observe([phub.Report(math.nan, math.nan, 0, 10000, exchanges=10)] * 5)
+        decision = dear.decide()
+        dear.apply()
+    assert decision.theta == 0 and "no looser one is cheaper by 3 %" in decision.reason and math.isnan(decision.extra)
     with raises(phub.Error, "not whole"):
         later.load(b"nothing")
     with raises(phub.Error, "in the grid twice"):

@@ -12,7 +12,7 @@
 
 static const char *const names[] = {"PHUB_SCOUT_ALGORITHM", "PHUB_SCOUT_THETA", "PHUB_SCOUT_POLICY",
 	"PHUB_SCOUT_THETAS", "PHUB_SCOUT_PERIOD", "PHUB_SCOUT_SIGMA", "PHUB_SCOUT_SEED", "PHUB_SCOUT_GAIN",
-	"PHUB_SCOUT_LAMBDA_LOSS", "PHUB_SCOUT_LAMBDA_BYTES", "PHUB_SCOUT_TRIM", "PHUB_SCOUT_LOST"};
+	"PHUB_SCOUT_WORTH", "PHUB_SCOUT_LAMBDA_LOSS", "PHUB_SCOUT_LAMBDA_BYTES", "PHUB_SCOUT_TRIM", "PHUB_SCOUT_LOST"};
 
 static int clear(void **state)
 {
@@ -170,6 +170,8 @@ static void test_what_a_policy_does_not_look_at(void **state)
 		{"fixed", "PHUB_SCOUT_LAMBDA_BYTES", "replay, hill, stochastic and annealing"},
 		{"hill", "PHUB_SCOUT_GAIN", "scout+"},
 		{"scout+", "PHUB_SCOUT_GAIN", NULL},
+		{"hill", "PHUB_SCOUT_WORTH", "scout+"},
+		{"scout+", "PHUB_SCOUT_WORTH", NULL},
 		{"replay", "PHUB_SCOUT_SIGMA", NULL},
 		{"fixed", "PHUB_SCOUT_THETA", NULL},
 		{"annealing", "PHUB_SCOUT_LAMBDA_LOSS", NULL},
@@ -196,6 +198,37 @@ static void test_what_a_policy_does_not_look_at(void **state)
 			cases[i].name, cases[i].policy, cases[i].others);
 		assert_string_equal(e.text, wanted);
 	}
+}
+
+/* What loss is worth, and what it must be, are two measures of one thing: the environment's holds, of either; both of
+ * it are refused. */
+static void test_worth(void **state)
+{
+	struct phub_scout_options scout = scout_of();
+	struct phub_site_options o = options_of(&scout);
+	struct environment room;
+	struct err e = {0};
+
+	(void)state;
+	setenv("PHUB_SCOUT_POLICY", "scout+", 1);
+	setenv("PHUB_SCOUT_WORTH", "2.5", 1);
+	assert_int_equal(environment_apply(&o, &room, &e), 0);
+	assert_true(o.scout->worth == 2.5);
+	setenv("PHUB_SCOUT_GAIN", "0.1", 1);
+	assert_int_equal(environment_apply(&o, &room, &e), -EINVAL);
+	assert_string_equal(
+		e.text, "PHUB_SCOUT_GAIN='0.1': PHUB_SCOUT_WORTH is set, and holds instead of it; unset one");
+	setenv("PHUB_SCOUT_WORTH", "0", 1);
+	assert_int_equal(environment_apply(&o, &room, &e), 0);
+	unsetenv("PHUB_SCOUT_WORTH");
+	o = options_of(&scout);
+	scout.worth = 3; /* the program's */
+	assert_int_equal(environment_apply(&o, &room, &e), 0);
+	assert_true(o.scout->worth == 0 && o.scout->gain == 0.1);
+	setenv("PHUB_SCOUT_WORTH", "-1", 1);
+	unsetenv("PHUB_SCOUT_GAIN");
+	assert_int_equal(environment_apply(&o, &room, &e), -EINVAL);
+	assert_string_equal(e.text, "PHUB_SCOUT_WORTH='-1'; allowed: a number from 0 on");
 }
 
 /* Who says a scout without a size is refused where options are taken, as without an environment. */
@@ -360,6 +393,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_a_replay_has_a_schedule, clear, clear),
 		cmocka_unit_test_setup_teardown(test_a_scout_without_a_size, clear, clear),
 		cmocka_unit_test_setup_teardown(test_what_a_policy_does_not_look_at, clear, clear),
+		cmocka_unit_test_setup_teardown(test_worth, clear, clear),
 		cmocka_unit_test_setup_teardown(test_what_cannot_be, clear, clear),
 		cmocka_unit_test(test_shadows),
 	};

@@ -124,9 +124,12 @@ struct world {
 	double pull;  /* the true one */
 	double noise; /* of log r */
 	double rate;
-	double moves; /* factor to how far sites move; 0: 1 */
-	double waste; /* loss that a window at any but the tightest theta leaves behind */
-	bool tells;   /* losses */
+	double moves;       /* factor to how far sites move; 0: 1 */
+	double waste;       /* loss that a window at any but the tightest theta leaves behind */
+	double price;       /* of a byte */
+	double floor;       /* of a window's cost */
+	const double *over; /* [THETAS] what theta adds to that; NULL: the price of its bytes */
+	bool tells;         /* losses */
 	double level; /* of the mean model's loss, and as it was tried before and after the window before; NaN: it was
 			 not */
 	double levels[2];
@@ -169,6 +172,8 @@ static void world_show(struct world *w, struct plus_window *now)
 		.before = NAN,
 		.after = NAN,
 		.trained = (double)w->batch * steps};
+	now->floor = w->floor;
+	now->spent = w->floor + (w->over ? w->over[w->index] : w->price * MODEL * PERIOD / theta);
 	now->said = (1 + w->pull) * theta * now->exchanges * (w->moves > 0 ? w->moves : 1);
 	now->heard = now->said / (SITES * (1 + alone)) * exp(w->noise * normal());
 	if (!w->tells)
@@ -417,6 +422,115 @@ static void test_probes(void **state)
 	}
 }
 
+/* By its worth, a loss of .1 in a window is more than what a probe costs, or less, and how much loss it is says
+ * nothing: 19 of 20 models at theta 20. */
+static void test_worth(void **state)
+{
+	const double costs = 0.01 * MODEL * PERIOD * (1 - 1 / 20.0);
+
+	(void)state;
+	for (unsigned run = 0; run < 4; run++) {
+		const bool pays = run % 2 == 0;
+		struct world w;
+		unsigned at;
+
+		seed = 6;
+		world_init(&w, 2);
+		w.config.sigma = run < 2 ? 0.01 : 10;
+		w.config.worth = costs / (pays ? 0.05 : 0.2);
+		w.price = 0.01;
+		w.floor = 7;
+		w.tells = true;
+		w.waste = 0.1;
+		at = world_settle(&w);
+		assert_true(grid[at] == 20 && isnan(w.verdict.extra));
+		w.config.bytes_part = 0.3;
+		for (unsigned i = 0; i < 30000 && w.verdict.cause != PLUS_GAINS && w.verdict.cause != PLUS_WASTES; i++)
+			world_turn(&w);
+		assert_int_equal(w.verdict.cause, pays ? PLUS_GAINS : PLUS_WASTES);
+		assert_true(fabs(w.verdict.extra - costs) < 1e-9);
+		assert_true(pays ? w.verdict.gain - w.verdict.radius > 0.05 : w.verdict.gain + w.verdict.radius < 0.2);
+		assert_true(pays ? w.plus.ease == 0.5 && w.index < at : w.plus.ease == 1.25);
+	}
+}
+
+/* Gaia with latency: it tries one theta in a window, and stays at the first that costs next to nothing but that; goes
+ * on where it turns out to cost more; and is not tighter for windows that are dearer at the tightest. */
+static void test_near(void **state)
+{
+	static const double over[THETAS] = {50, 40, 20, 2.9, 1, 0.5, 0.2}, more[THETAS] = {50, 40, 20, 4, 2, 0.5, 0.2};
+	struct world w;
+
+	(void)state;
+	world_init(&w, 0);
+	w.config.own = 0;
+	memset(w.config.says, 0, sizeof(w.config.says));
+	w.config.says[0] = 1;
+	w.config.each_step = true;
+	w.config.bytes_part = 0;
+	w.floor = 100;
+	w.over = over;
+	for (unsigned i = 0; i < 5; i++)
+		world_turn(&w);
+	for (unsigned i = 1; i <= 3; i++, world_turn(&w))
+		assert_int_equal(w.index, i);
+	assert_int_equal(w.index, 3);
+	assert_true(w.plus.phase == PLUS_STAYS && w.verdict.enough);
+	assert_int_equal(world_settle(&w), 3);
+	w.over = more;
+	world_turn(&w);
+	assert_int_equal(w.verdict.cause, PLUS_CHEAPER);
+	assert_int_equal(w.index, 4);
+	w.over = over; /* nobody tries a theta again that was too dear */
+	assert_int_equal(world_settle(&w), 4);
+	assert_true(w.verdict.enough && w.plus.enough == 4);
+	w.config.bytes_part = 1;
+	for (unsigned i = 0; i < 60 && w.verdict.cause != PLUS_PROBE; i++)
+		world_turn(&w);
+	assert_int_equal(w.verdict.cause, PLUS_PROBE);
+	assert_int_equal(world_turn(&w), 4); /* though the probe was dear */
+	w.floor = 0;                         /* looser is always cheaper, and at once */
+	w.config.bytes_part = 0;
+	world_turn(&w);
+	assert_int_equal(w.verdict.cause, PLUS_CHEAPER);
+	assert_int_equal(world_settle(&w), THETAS - 1);
+	assert_false(w.verdict.enough);
+	w.pull = 40; /* the pull may always be what holds it */
+	w.floor = 100;
+	for (unsigned i = 0; i < 10 && w.plus.phase != PLUS_MEASURES; i++)
+		world_turn(&w);
+	assert_int_equal(world_settle(&w), 1);
+	assert_false(w.verdict.enough);
+}
+
+/* Local SGD beside sites within that spend as much: what each theta costs is known, and the tightest that is cheap is
+ * found by halves. Where even the tightest is, it stays there; where all are dear, nothing changes. */
+static void test_near_local(void **state)
+{
+	static const struct {
+		double floor, theta;
+	} cases[] = {{0, 100}, {1, 100}, {1000, 50}, {5000, 10}, {10000, 5}, {20000, 2}, {40000, 1}};
+
+	(void)state;
+	for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		struct world w;
+		unsigned windows = 0;
+
+		world_init(&w, 0);
+		w.config.own = 0;
+		w.config.bytes_part = 0;
+		w.price = 0.04; /* 1000 a window at theta 1 */
+		w.floor = cases[i].floor;
+		while (w.plus.phase != PLUS_STAYS && windows++ < 20)
+			world_turn(&w);
+		assert_true(windows <= 8);
+		if (grid[w.index] != cases[i].theta)
+			fail_msg("floor %g: theta %g", cases[i].floor, grid[w.index]);
+		assert_true(grid[world_settle(&w)] == cases[i].theta);
+		assert_true(w.verdict.enough == (cases[i].floor >= 1000));
+	}
+}
+
 /* What cannot be true: theta stays, then it is the tightest; and the pull is as it was. */
 static void test_blind(void **state)
 {
@@ -567,6 +681,8 @@ static void test_limits(void **state)
 	} while (0)
 	EXPECT(c.settle = 0, "settle");
 	EXPECT(c.sigma = 0, "sigma");
+	EXPECT(c.worth = -1, "worth");
+	EXPECT(c.worth = INFINITY, "worth");
 	EXPECT(c.alpha = 1, "alpha");
 	EXPECT(c.slack = NAN, "slack");
 	EXPECT(c.slack_moves = 0, "slack_moves");
@@ -639,6 +755,149 @@ static void test_scout(void **state)
 	assert_non_null(strstr(e.text, "sigma"));
 }
 
+/* A window of `s`, in which sites have spent so much, and what the window before has done to the loss; a twin that is
+ * made of what was saved decides the same. */
+static void priced_turn(struct scout *s, struct scout_report report, double fell, struct scout_decision *d)
+{
+	struct scout_report reports[SITES];
+	struct scout_decision other;
+	uint8_t saved[SCOUT_SAVED_BYTES];
+	struct scout twin;
+	struct err e;
+
+	report.trained = 1000;
+	report.train = 1;
+	report.tried = s->tries;
+	report.before = 1;
+	report.after = 1 - fell + 1e-7 * normal();
+	for (unsigned i = 0; i < SITES; i++)
+		reports[i] = report;
+	assert_int_equal(scout_init(&twin, &s->config, &e), 0);
+	scout_save(s, saved);
+	assert_int_equal(scout_load(&twin, saved, sizeof(saved), &e), 0);
+	for (unsigned i = 0; i < 25; i++) {
+		scout_hear(s, 1, 1.0 / SITES, 1.0 / SITES, 0.1);
+		scout_hear(&twin, 1, 1.0 / SITES, 1.0 / SITES, 0.1);
+	}
+	assert_int_equal(scout_observe(s, reports, SITES, d), 0);
+	assert_int_equal(scout_observe(&twin, reports, SITES, &other), 0);
+	assert_string_equal(d->reason, other.reason);
+	assert_true(d->theta == other.theta && isnan(d->extra) == isnan(other.extra));
+}
+
+static struct scout_config priced(enum site_algorithm algorithm, const double *thetas, unsigned count)
+{
+	struct scout_config c;
+
+	scout_defaults(&c);
+	c.policy = SCOUT_PLUS;
+	c.period = PERIOD;
+	memcpy(c.thetas, thetas, count * sizeof(*thetas));
+	c.theta_count = count;
+	c.model_bytes = MODEL;
+	c.price = (struct price){
+		.unit = PRICE_MONEY, .link = {.rate = 1000, .latency = 2, .money = 1e9}, .within = {500, 3, 2e9}};
+	assert_int_equal(plus_needs(&c.plus, algorithm, thetas, count), 0);
+	return c;
+}
+
+/* What a window has cost, and what of it theta does not change: by the unit, in both classes of links. */
+static void test_floor(void **state)
+{
+	static const struct {
+		enum site_algorithm algorithm;
+		enum price_unit unit;
+		double spent, floor;
+	} cases[] = {
+		{SITE_GAIA, PRICE_BYTES, 1500, 0},
+		{SITE_GAIA, PRICE_SECONDS, 1 + 2 * 25 + 1 + 3 * 4, 2 * 25 + 1 + 3 * 4},
+		{SITE_GAIA, PRICE_MONEY, 1000 + 1000, 1000},
+		{SITE_LOCAL, PRICE_BYTES, 1500, 0},
+		{SITE_LOCAL, PRICE_SECONDS, 1 + 2 * 25 + 1 + 3 * 4, 1 + 3 * 4},
+		{SITE_LOCAL, PRICE_MONEY, 1000 + 1000, 1000},
+	};
+	struct scout_report report = {.bytes = 1000, .within = 500, .exchanges = 25, .exchanges_within = 4};
+
+	(void)state;
+	for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		const double first = cases[i].algorithm == SITE_LOCAL;
+		struct scout_config c = priced(cases[i].algorithm, &first, 1);
+		struct scout_decision d;
+		struct scout s;
+		struct err e;
+
+		c.price.unit = cases[i].unit;
+		assert_int_equal(scout_init(&s, &c, &e), 0);
+		priced_turn(&s, report, 0, &d);
+		if (fabs(d.seen.spent - cases[i].spent) > 1e-9 || fabs(d.seen.floor - cases[i].floor) > 1e-9)
+			fail_msg("case %u: %g, of which %g", i, d.seen.spent, d.seen.floor);
+		assert_true(fabs(d.spent * PERIOD - cases[i].spent) < 1e-9);
+		report.exchanges = NAN; /* what cannot be true costs nothing */
+		priced_turn(&s, report, 0, &d);
+		assert_true(isfinite(d.seen.spent) && isfinite(d.seen.floor));
+		report.exchanges = 25;
+	}
+}
+
+/* The reason has both sides of it, in the unit, and so has the decision. */
+static void test_says_worth(void **state)
+{
+	static const double thetas[] = {1, 40};
+
+	(void)state;
+	seed = 7;
+	for (unsigned run = 0; run < 2; run++) {
+		struct scout_config c = priced(SITE_LOCAL, thetas, 2);
+		const double fell = run == 0 ? 0.5 : 0.25;
+		struct scout_decision d = {.reason = ""};
+		struct scout s;
+		struct err e;
+
+		c.plus.worth = 50000;
+		c.plus.bytes_part = 0.3;
+		assert_int_equal(scout_init(&s, &c, &e), 0);
+		for (unsigned i = 0; i < 3000 && !strstr(d.reason, "save a loss"); i++) {
+			const uint64_t bytes = s.index ? 5 * MODEL : 25 * MODEL;
+
+			priced_turn(&s, (struct scout_report){.bytes = bytes, .within = 7},
+				s.plus.last == PLUS_PROBES ? fell : 0, &d);
+		}
+		assert_non_null(strstr(d.reason,
+			run == 0 ? "save a loss of 0.5, give or take " : "save a loss of but 0.25, give or take "));
+		assert_non_null(strstr(d.reason, run == 0 ? "worth 25000 money, and costs 20000 more"
+							  : "worth 12500 money, and costs 20000 more"));
+		assert_true(fabs(d.extra - 20000) < 1e-6);
+		assert_true(run == 0 ? d.action == SCOUT_TIGHTENS : d.action == SCOUT_STAYS);
+	}
+}
+
+/* Gaia, in seconds: the reason says why it is no looser; the twins of priced_turn() know where they were. */
+static void test_says_enough(void **state)
+{
+	static const double thetas[] = {0, 0.01, 0.02, 0.05, 0.1, 0.2};
+	static const uint64_t bytes[] = {25000, 20000, 5000, 1000, 400, 200};
+	struct scout_config c = priced(SITE_GAIA, thetas, 6);
+	struct scout_decision d;
+	struct scout s;
+	struct err e;
+
+	(void)state;
+	c.price.unit = PRICE_SECONDS;
+	assert_int_equal(scout_init(&s, &c, &e), 0);
+	for (unsigned i = 0; i < 20; i++) {
+		priced_turn(&s, (struct scout_report){.bytes = bytes[s.index], .exchanges = 25}, NAN, &d);
+		if (i == 12)
+			assert_non_null(strstr(d.reason, "; no looser one is cheaper by 3 %, as theta does not change "
+							 "50 seconds of a window's cost"));
+	}
+	assert_true(d.theta == 0.05);
+	c.price.unit = PRICE_BYTES;
+	assert_int_equal(scout_init(&s, &c, &e), 0);
+	for (unsigned i = 0; i < 20; i++)
+		priced_turn(&s, (struct scout_report){.bytes = bytes[s.index], .exchanges = 25}, NAN, &d);
+	assert_true(d.theta == 0.2 && !strstr(d.reason, "cheaper"));
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -654,12 +913,18 @@ int main(void)
 		cmocka_unit_test(test_fills),
 		cmocka_unit_test(test_budgets),
 		cmocka_unit_test(test_probes),
+		cmocka_unit_test(test_worth),
+		cmocka_unit_test(test_near),
+		cmocka_unit_test(test_near_local),
 		cmocka_unit_test(test_blind),
 		cmocka_unit_test(test_idle),
 		cmocka_unit_test(test_norm),
 		cmocka_unit_test(test_apart),
 		cmocka_unit_test(test_limits),
 		cmocka_unit_test(test_scout),
+		cmocka_unit_test(test_floor),
+		cmocka_unit_test(test_says_worth),
+		cmocka_unit_test(test_says_enough),
 	};
 
 	return cmocka_run_group_tests_name("plus", tests, NULL, NULL);

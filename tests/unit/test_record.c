@@ -129,6 +129,7 @@ static void test_what_a_decision_does_not_know_is_null_or_absent(void **state)
 	assert_true(json_is_null(json_object_get(j, "r_all")));
 	assert_null(json_object_get(j, "r"));
 	assert_null(json_object_get(j, "pull"));
+	assert_null(json_object_get(j, "extra"));
 	assert_null(json_object_get(j, "score"));
 	assert_null(json_object_get(j, "shadow"));
 	json_decref(j);
@@ -156,9 +157,10 @@ static void test_a_gain_has_the_interval(void **state)
 	d.decision.gain = 0.25;
 	d.decision.radius = 0.125;
 	d.decision.pull = 7;
+	d.decision.extra = 3.5;
 	j = parsed(line, record_decision(&d, line, sizeof(line)));
 	assert_interval(j, 0.125, 0.375);
-	assert_true(number_of(j, "gain") == 0.25 && number_of(j, "pull") == 7);
+	assert_true(number_of(j, "gain") == 0.25 && number_of(j, "pull") == 7 && number_of(j, "extra") == 3.5);
 	json_decref(j);
 }
 
@@ -184,6 +186,7 @@ static void test_a_decision_says_all_that_it_knows(void **state)
 		.r = 0.3,
 		.pull = NAN,
 		.gain = NAN,
+		.extra = NAN,
 		.reason = "because"};
 	d.samples = 2000;
 	d.sites = 5;

@@ -484,6 +484,10 @@ static void test_plus(void **state)
 	o.algorithm = PHUB_SITE_LOCAL;
 	o.gain = 0;
 	assert_int_equal(phub_scout_create(&o, &one), -EINVAL);
+	o.gain = 0.02;
+	o.worth = -1;
+	assert_int_equal(phub_scout_create(&o, &one), -EINVAL);
+	assert_non_null(strstr(phub_error(), "worth is outside its limits"));
 }
 
 int main(void)

@@ -59,6 +59,7 @@ class _ScoutOptions(ctypes.Structure):
         ("latency_within", _D),
         ("price_within", _D),
         ("trim", _D),
+        ("worth", _D),
     ]
 
 
@@ -104,6 +105,7 @@ class _Decision(ctypes.Structure):
         ("tries", _U32),
         ("train", _D),
         ("spent", _D),
+        ("extra", _D),
     ]
 
 
@@ -240,12 +242,13 @@ class Decision(NamedTuple):
     tries: int
     train: float
     spent: float
+    extra: float
 
 
 def _decided(d: _Decision) -> Decision:
     reason = d.reason.decode("utf-8", "replace")
     return Decision(d.window, d.theta, d.index, ACTIONS[d.action], d.believed, d.loss, d.bytes, d.cost, reason, d.r, d.pull, d.gain,
-                    d.radius, d.tries, d.train, d.spent)
+                    d.radius, d.tries, d.train, d.spent, d.extra)
 
 
 def _numbers(values: Sequence[float]) -> Any:
