@@ -487,10 +487,8 @@ struct phub_scout_options {
 	double gain; /* loss that talking more would have to save for theta to tighten, in the unit of reports; 0.02 */
 	uint32_t tries; /* samples that evaluate() is asked for; 200 */
 	/* What a class of links costs: bytes a second, seconds an exchange, the price of 10^9 bytes; 0. SECONDS wants
-	 * `rate`, MONEY `price`. The last three are of the links of sites within. PHUB_SCOUT_PLUS does not look at
-	 * cost, but at what was spent: see `worth`; and among the thetas that it may have no looser one is taken than
-	 * is cheaper by 3 %, of what a theta changes at all: not the latency of Gaia's exchanges, one at each step,
-	 * nor what sites within spend. */
+	 * `rate`, MONEY `price`. The last three are of the links of sites within. PHUB_SCOUT_PLUS is no looser than
+	 * where no theta is cheaper by 3 %, and weighs by `worth`. */
 	enum phub_scout_unit unit; /* PHUB_SCOUT_BYTES */
 	double rate, latency, price;
 	double rate_within, latency_within, price_within;
@@ -498,9 +496,7 @@ struct phub_scout_options {
 	 * sites) that is most, and as much that is least, is left out of the mean. Honest skew at few sites is, too.
 	 * From 0, the paper's mean, to below 0.5; 0 */
 	double trim;
-	/* PHUB_SCOUT_PLUS: what a unit of loss is worth, in `unit`: theta tightens where what talking more saves in a
-	 * window, times this, is more than it costs, and not by `gain`. 0: by `gain`; 0 */
-	double worth;
+	double worth; /* PHUB_SCOUT_PLUS, not `gain`: of a unit of loss that a window saves, in `unit`; 0: by gain; 0 */
 };
 
 /*
@@ -555,8 +551,7 @@ struct phub_scout_decision {
 	uint32_t tries; /* PHUB_SCOUT_PLUS: samples to try the mean model on after the next window, at most; 0: none */
 	double train;   /* loss of sites' own models on what they trained on, the mean of sites; NaN: not known */
 	double spent;   /* C, in the scout's unit */
-	double extra;   /* PHUB_SCOUT_PLUS: what the last probe's window has cost beyond the one before it; NaN likewise
-			 */
+	double extra;   /* PHUB_SCOUT_PLUS: what the last probe cost beyond the window before it; NaN likewise */
 };
 
 typedef struct phub_scout phub_scout_t;

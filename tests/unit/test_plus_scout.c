@@ -1,0 +1,232 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * scout+ as a policy of a scout: what it makes of reports and costs, what its reasons say, and that one which was saved
+ * decides as the one that it was.
+ */
+#include <errno.h>
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "client/scout/scout.h"
+
+enum { SITES = 5, PERIOD = 25, MODEL = 1000 };
+
+static const double grid[] = {1, 2, 5, 10, 20, 50, 100};
+
+#define THETAS (sizeof(grid) / sizeof(grid[0]))
+
+static void scout_turn(struct scout *s, double pull, struct scout_decision *d)
+{
+	struct scout_report reports[SITES];
+
+	for (unsigned i = 0; i < SITES; i++)
+		reports[i] = (struct scout_report){
+			.bytes = MODEL, .trained = 1000, .train = 0.5, .tried = s->tries, .before = 0.6, .after = 0.55};
+	reports[1].train = NAN;
+	reports[2].after = INFINITY;
+	for (unsigned i = 0; i < 3; i++)
+		scout_hear(s, 1 + pull, 1.0 / SITES, 1.0 / SITES, 0.1);
+	assert_int_equal(scout_observe(s, reports, SITES, d), 0);
+}
+
+static void test_scout(void **state)
+{
+	struct scout_config c;
+	struct scout one, other;
+	struct err e;
+
+	(void)state;
+	scout_defaults(&c);
+	c.policy = SCOUT_PLUS;
+	memcpy(c.thetas, grid, sizeof(grid));
+	c.theta_count = THETAS;
+	c.first = 3;
+	c.model_bytes = MODEL;
+	assert_int_equal(plus_needs(&c.plus, SITE_LOCAL, grid, THETAS), 0);
+	assert_int_equal(scout_init(&one, &c, &e), 0);
+	assert_true(scout_theta(&one) == 1);
+	for (unsigned i = 0; i < 60; i++) {
+		const double pull = i < 30 ? 2 : 40;
+		const uint32_t tries = one.tries;
+		uint8_t saved[SCOUT_SAVED_BYTES];
+		struct scout_decision a, b;
+
+		assert_int_equal(scout_init(&other, &c, &e), 0);
+		scout_save(&one, saved);
+		assert_int_equal(scout_load(&other, saved, sizeof(saved), &e), 0);
+		scout_turn(&one, pull, &a);
+		scout_turn(&other, pull, &b);
+		assert_true(a.theta == b.theta && a.action == b.action && a.tries == b.tries);
+		assert_string_equal(a.reason, b.reason);
+		assert_true(a.r > 0 && a.reason[0]);
+		assert_int_equal(a.believed, tries > 0 ? SITES : SITES - 1); /* one of them told nothing else */
+		if (i == 29)
+			assert_true(a.theta == 20);
+		if (i == 30)
+			assert_true(a.theta == 1 && a.action == SCOUT_TIGHTENS);
+	}
+	assert_true(scout_theta(&one) == 2);
+	assert_int_equal(one.bytes_travel, 0);
+	c.plus.sigma = 0;
+	assert_int_equal(scout_init(&other, &c, &e), -EINVAL);
+	assert_non_null(strstr(e.text, "sigma"));
+}
+
+/* A window of `s`, in which sites have spent so much, and what the window before has done to the loss; a twin that is
+ * made of what was saved decides the same. */
+static void priced_turn(struct scout *s, struct scout_report report, double fell, struct scout_decision *d)
+{
+	struct scout_report reports[SITES];
+	struct scout_decision other;
+	uint8_t saved[SCOUT_SAVED_BYTES];
+	struct scout twin;
+	struct err e;
+
+	report.trained = 1000;
+	report.train = 1;
+	report.tried = s->tries;
+	report.before = 1;
+	report.after = 1 - fell + (s->window % 3) * 1e-7;
+	for (unsigned i = 0; i < SITES; i++)
+		reports[i] = report;
+	assert_int_equal(scout_init(&twin, &s->config, &e), 0);
+	scout_save(s, saved);
+	assert_int_equal(scout_load(&twin, saved, sizeof(saved), &e), 0);
+	for (unsigned i = 0; i < 25; i++) {
+		scout_hear(s, 1, 1.0 / SITES, 1.0 / SITES, 0.1);
+		scout_hear(&twin, 1, 1.0 / SITES, 1.0 / SITES, 0.1);
+	}
+	assert_int_equal(scout_observe(s, reports, SITES, d), 0);
+	assert_int_equal(scout_observe(&twin, reports, SITES, &other), 0);
+	assert_string_equal(d->reason, other.reason);
+	assert_true(d->theta == other.theta && isnan(d->extra) == isnan(other.extra));
+}
+
+static struct scout_config priced(enum site_algorithm algorithm, const double *thetas, unsigned count)
+{
+	struct scout_config c;
+
+	scout_defaults(&c);
+	c.policy = SCOUT_PLUS;
+	c.period = PERIOD;
+	memcpy(c.thetas, thetas, count * sizeof(*thetas));
+	c.theta_count = count;
+	c.model_bytes = MODEL;
+	c.price = (struct price){
+		.unit = PRICE_MONEY, .link = {.rate = 1000, .latency = 2, .money = 1e9}, .within = {500, 3, 2e9}};
+	assert_int_equal(plus_needs(&c.plus, algorithm, thetas, count), 0);
+	return c;
+}
+
+/* What a window has cost, and what of it theta does not change: by the unit, in both classes of links. */
+static void test_floor(void **state)
+{
+	static const struct {
+		enum site_algorithm algorithm;
+		enum price_unit unit;
+		double spent, floor;
+	} cases[] = {
+		{SITE_GAIA, PRICE_BYTES, 1500, 0},
+		{SITE_GAIA, PRICE_SECONDS, 1 + 2 * 25 + 1 + 3 * 4, 2 * 25 + 1 + 3 * 4},
+		{SITE_GAIA, PRICE_MONEY, 1000 + 1000, 1000},
+		{SITE_LOCAL, PRICE_BYTES, 1500, 0},
+		{SITE_LOCAL, PRICE_SECONDS, 1 + 2 * 25 + 1 + 3 * 4, 1 + 3 * 4},
+		{SITE_LOCAL, PRICE_MONEY, 1000 + 1000, 1000},
+	};
+	struct scout_report report = {.bytes = 1000, .within = 500, .exchanges = 25, .exchanges_within = 4};
+
+	(void)state;
+	for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		const double first = cases[i].algorithm == SITE_LOCAL;
+		struct scout_config c = priced(cases[i].algorithm, &first, 1);
+		struct scout_decision d;
+		struct scout s;
+		struct err e;
+
+		c.price.unit = cases[i].unit;
+		assert_int_equal(scout_init(&s, &c, &e), 0);
+		priced_turn(&s, report, 0, &d);
+		if (fabs(d.seen.spent - cases[i].spent) > 1e-9 || fabs(d.seen.floor - cases[i].floor) > 1e-9)
+			fail_msg("case %u: %g, of which %g", i, d.seen.spent, d.seen.floor);
+		assert_true(fabs(d.spent * PERIOD - cases[i].spent) < 1e-9);
+		report.exchanges = NAN; /* what cannot be true costs nothing */
+		priced_turn(&s, report, 0, &d);
+		assert_true(isfinite(d.seen.spent) && isfinite(d.seen.floor));
+		report.exchanges = 25;
+	}
+}
+
+/* The reason has both sides of it, in the unit, and so has the decision. */
+static void test_says_worth(void **state)
+{
+	static const double thetas[] = {1, 40};
+
+	(void)state;
+	for (unsigned run = 0; run < 2; run++) {
+		struct scout_config c = priced(SITE_LOCAL, thetas, 2);
+		const double fell = run == 0 ? 0.5 : 0.25;
+		struct scout_decision d = {.reason = ""};
+		struct scout s;
+		struct err e;
+
+		c.plus.worth = 50000;
+		c.plus.bytes_part = 0.3;
+		assert_int_equal(scout_init(&s, &c, &e), 0);
+		for (unsigned i = 0; i < 3000 && !strstr(d.reason, "save a loss"); i++) {
+			const uint64_t bytes = s.index ? 5 * MODEL : 25 * MODEL;
+
+			priced_turn(&s, (struct scout_report){.bytes = bytes, .within = 7},
+				s.plus.last == PLUS_PROBES ? fell : 0, &d);
+		}
+		assert_non_null(strstr(d.reason,
+			run == 0 ? "save a loss of 0.5, give or take " : "save a loss of but 0.25, give or take "));
+		assert_non_null(strstr(d.reason, run == 0 ? "worth 25000 money, and costs 20000 more"
+							  : "worth 12500 money, and costs 20000 more"));
+		assert_true(fabs(d.extra - 20000) < 1e-6);
+		assert_true(run == 0 ? d.action == SCOUT_TIGHTENS : d.action == SCOUT_STAYS);
+	}
+}
+
+/* Gaia, in seconds: the reason says why it is no looser; the twins of priced_turn() know where they were. */
+static void test_says_enough(void **state)
+{
+	static const double thetas[] = {0, 0.01, 0.02, 0.05, 0.1, 0.2};
+	static const uint64_t bytes[] = {25000, 20000, 5000, 1000, 400, 200};
+	struct scout_config c = priced(SITE_GAIA, thetas, 6);
+	struct scout_decision d;
+	struct scout s;
+	struct err e;
+
+	(void)state;
+	c.price.unit = PRICE_SECONDS;
+	assert_int_equal(scout_init(&s, &c, &e), 0);
+	for (unsigned i = 0; i < 20; i++) {
+		priced_turn(&s, (struct scout_report){.bytes = bytes[s.index], .exchanges = 25}, NAN, &d);
+		if (i == 12)
+			assert_non_null(strstr(d.reason, "; no looser one is cheaper by 3 %, as theta does not change "
+							 "50 seconds of a window's cost"));
+	}
+	assert_true(d.theta == 0.05);
+	c.price.unit = PRICE_BYTES;
+	assert_int_equal(scout_init(&s, &c, &e), 0);
+	for (unsigned i = 0; i < 20; i++)
+		priced_turn(&s, (struct scout_report){.bytes = bytes[s.index], .exchanges = 25}, NAN, &d);
+	assert_true(d.theta == 0.2 && !strstr(d.reason, "cheaper"));
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_scout),
+		cmocka_unit_test(test_floor),
+		cmocka_unit_test(test_says_worth),
+		cmocka_unit_test(test_says_enough),
+	};
+
+	return cmocka_run_group_tests_name("plus_scout", tests, NULL, NULL);
+}
