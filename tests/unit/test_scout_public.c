@@ -239,43 +239,42 @@ static void test_jobs(void **state)
 	assert_int_equal(opened(&job, &site), -EINVAL);
 }
 
-/* The tightest theta is the first: the smallest, but of DGC the largest; the error has the right order. So it is of a
- * scout that is by itself, whose thetas may be of another kind. */
+static const struct {
+	enum phub_site_algorithm algorithm;
+	double thetas[4];
+	const char *right; /* NULL: it is */
+} order_cases[] = {
+	{PHUB_SITE_LOCAL, {1, 2, 5, 10}, NULL},
+	{PHUB_SITE_LOCAL, {10, 5, 2, 1},
+		"theta 5 comes after 10 in the grid, whose first is the tightest, of local "
+		"the smallest: 1,2,5,10"},
+	{PHUB_SITE_LOCAL, {1, 5, 2, 10},
+		"theta 2 comes after 5 in the grid, whose first is the tightest, of local "
+		"the smallest: 1,2,5,10"},
+	{PHUB_SITE_GAIA, {0, 0.05, 0.1, 0.2}, NULL},
+	{PHUB_SITE_GAIA, {0.2, 0.1, 0.05, 0}, "of gaia the smallest: 0,0.05,0.1,0.2"},
+	{PHUB_SITE_DGC, {1, 0.1, 0.01, 0.001},
+		"hill goes by what models lose at other sites, and those of dgc, which sums alone move, are "
+		"one"},
+	{PHUB_SITE_DGC, {0.001, 0.01, 0.1, 1}, "of dgc the largest: 1,0.1,0.01,0.001"},
+};
+
+/* The tightest theta is the first: the smallest, but of DGC the largest; the error has the right order. */
 static void test_order(void **state)
 {
-	static const struct {
-		enum phub_site_algorithm algorithm;
-		double thetas[4];
-		const char *right; /* NULL: it is */
-	} cases[] = {
-		{PHUB_SITE_LOCAL, {1, 2, 5, 10}, NULL},
-		{PHUB_SITE_LOCAL, {10, 5, 2, 1},
-			"theta 5 comes after 10 in the grid, whose first is the tightest, of local "
-			"the smallest: 1,2,5,10"},
-		{PHUB_SITE_LOCAL, {1, 5, 2, 10},
-			"theta 2 comes after 5 in the grid, whose first is the tightest, of local "
-			"the smallest: 1,2,5,10"},
-		{PHUB_SITE_GAIA, {0, 0.05, 0.1, 0.2}, NULL},
-		{PHUB_SITE_GAIA, {0.2, 0.1, 0.05, 0}, "of gaia the smallest: 0,0.05,0.1,0.2"},
-		{PHUB_SITE_DGC, {1, 0.1, 0.01, 0.001},
-			"hill goes by what models lose at other sites, and those of dgc, which sums alone move, are "
-			"one"},
-		{PHUB_SITE_DGC, {0.001, 0.01, 0.1, 1}, "of dgc the largest: 1,0.1,0.01,0.001"},
-	};
 	struct phub_scout_options scout = options_of(PHUB_SCOUT_HILL);
-	phub_scout_t *alone;
 
 	(void)state;
-	for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+	for (unsigned i = 0; i < sizeof(order_cases) / sizeof(order_cases[0]); i++) {
 		struct phub_site_options o;
 
 		phub_site_options_init(&o);
-		o.algorithm = cases[i].algorithm;
+		o.algorithm = order_cases[i].algorithm;
 		o.scout = &scout;
-		scout.thetas = cases[i].thetas;
-		assert_int_equal(opened(NULL, &o), !cases[i].right ? 0 : i == 5 ? -ENOTSUP : -EINVAL);
-		if (cases[i].right && !strstr(phub_error(), cases[i].right))
-			fail_msg("%s, not %s", phub_error(), cases[i].right);
+		scout.thetas = order_cases[i].thetas;
+		assert_int_equal(opened(NULL, &o), !order_cases[i].right ? 0 : i == 5 ? -ENOTSUP : -EINVAL);
+		if (order_cases[i].right && !strstr(phub_error(), order_cases[i].right))
+			fail_msg("%s, not %s", phub_error(), order_cases[i].right);
 	}
 	for (unsigned policy = PHUB_SCOUT_FIXED; policy <= PHUB_SCOUT_ANNEALING; policy++) {
 		const bool schedules = policy == PHUB_SCOUT_REPLAY, decides = policy >= PHUB_SCOUT_HILL;
@@ -287,7 +286,7 @@ static void test_order(void **state)
 			o.algorithm = PHUB_SITE_DGC;
 			o.scout = &scout;
 			scout.policy = (enum phub_scout_policy)policy;
-			scout.thetas = scout.schedule = cases[5].thetas;
+			scout.thetas = scout.schedule = order_cases[5].thetas;
 			scout.schedule_count = schedules ? 4 : 0;
 			assert_int_equal(opened(NULL, &o), decides && scout.theta_count > 1 ? -ENOTSUP : 0);
 		}
@@ -302,23 +301,32 @@ static void test_order(void **state)
 		assert_int_equal(opened(NULL, &o), -EINVAL);
 		assert_non_null(strstr(phub_error(), "it has no thetas; needs 1 to 64"));
 	}
+}
+
+/* So it is of a scout that is by itself, whose thetas may be of another kind. */
+static void test_order_alone(void **state)
+{
+	struct phub_scout_options scout = options_of(PHUB_SCOUT_HILL);
+	phub_scout_t *alone;
+
+	(void)state;
 	scout.theta_count = 4;
 	for (unsigned i = 1; i < 3; i++) {
-		scout.thetas = cases[i].thetas;
+		scout.thetas = order_cases[i].thetas;
 		assert_int_equal(phub_scout_create(&scout, &alone), -EINVAL);
-		assert_non_null(strstr(phub_error(), cases[i].right));
+		assert_non_null(strstr(phub_error(), order_cases[i].right));
 	}
 	scout.thetas = (const double[]){0.25, 0.5, 1.75, 2.5};
 	assert_int_equal(phub_scout_create(&scout, &alone), 0);
 	phub_scout_destroy(alone);
 	scout.policy = PHUB_SCOUT_FIXED;
 	scout.algorithm = PHUB_SITE_DGC;
-	scout.thetas = cases[5].thetas;
+	scout.thetas = order_cases[5].thetas;
 	assert_int_equal(phub_scout_create(&scout, &alone), 0);
 	phub_scout_destroy(alone);
-	scout.thetas = cases[6].thetas;
+	scout.thetas = order_cases[6].thetas;
 	assert_int_equal(phub_scout_create(&scout, &alone), -EINVAL);
-	assert_non_null(strstr(phub_error(), cases[6].right));
+	assert_non_null(strstr(phub_error(), order_cases[6].right));
 }
 
 /* Windows are as long as the policy was measured with. */
@@ -500,6 +508,7 @@ int main(void)
 		cmocka_unit_test(test_jobs),
 		cmocka_unit_test(test_site_options),
 		cmocka_unit_test(test_order),
+		cmocka_unit_test(test_order_alone),
 		cmocka_unit_test(test_periods),
 		cmocka_unit_test(test_plus),
 		cmocka_unit_test(test_scores),
