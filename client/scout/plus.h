@@ -14,20 +14,21 @@
  * rarely costs is that models drift along s, where the noise of the mean, n / K, would have moved them anyway: so theta
  * may be as loose as
  *
- *      need(theta) <= ease / ((pull + own) sqrt(K))
+ *      need(theta) <= ease / ((pull + own)^power sqrt(K))
  *
- * with need() rising with looseness, and `own`, what going alone costs sites that are alike, in units of pull; both of
- * each algorithm (plus_needs()). `ease` is 1 until probes correct it.
+ * with need() rising with looseness, and `own`, what going alone costs sites that are alike, in units of pull; these
+ * and `power` of each algorithm (plus_needs()). `ease` is 1 until probes correct it.
  *
  * Course. It begins at the tightest theta, and measures the pull there (MEASURES), in windows of a few steps
  * (plus_span()), for that costs what BSP does: the first PLUS_PASSES exchanges are not counted, as momentum and models
- * are of another theta before, the next `settle` are. Then it loosens as far as the pull allows, in each window by half
- * of the thetas that are left (LOOSENS), and stays (STAYS). There, when models have had two windows to settle, three
- * series are watched by Page and Hinkley's test: log r, the log of what sites move in an exchange, and that of the mean
- * model's loss. When one has left its level, data have drifted: theta is the tightest at once, and it measures anew. A
- * rate of learning that changes is no drift: what sites move is taken by it, and series begin anew where it is half or
- * twice what it was. But where models drift by what they step (`by_rate`), they drift less by a lower rate, and theta
- * may be looser by the root of how far it has fallen since the pull was measured.
+ * are of another theta before, and the gradients of a model that knows nothing say little; the next `settle` are. Then
+ * it loosens as far as the pull allows, in each window by half of the thetas that are left (LOOSENS), and stays
+ * (STAYS). There, when models have had two windows to settle, three series are watched by Page and Hinkley's test:
+ * log r, the log of what sites move in an exchange, and that of the mean model's loss. When one has left its level,
+ * data have drifted: theta is the tightest at once, and it measures anew. A rate of learning that changes is no drift:
+ * what sites move is taken by it, and series begin anew where it is half or twice what it was. But where models drift
+ * by what they step (`by_rate`), they drift less by a lower rate, and theta may be looser by the root of how far it has
+ * fallen since the pull was measured.
  *
  * Probes. While it stays it goes tight for a window now and then (PROBES): the pull is measured again, and the loss of
  * the mean model before and after, on the same samples, is beside that of the windows at theta: what all sites would
@@ -64,13 +65,14 @@
 #include "client/scout/site.h"
 
 #define PLUS_THETAS_MAX 64u
-#define PLUS_PASSES     30u
+#define PLUS_PASSES     40u
 #define PLUS_NEAR       0.03
 
 struct plus_config {
 	double need[PLUS_THETAS_MAX]; /* by theta, see above: 0 for the first, and rising; plus_needs() */
 	double own;                   /* see above, 0 or more; plus_needs() */
 	double slack_moves;           /* as slack, of how far sites move; plus_needs() */
+	unsigned power;               /* 1 or 2, see above; plus_needs() */
 	bool by_rate;                 /* see above; plus_needs() */
 	unsigned settle;              /* exchanges that a pull is measured in, above 0 */
 	/* What a theta costs beyond the floor, beside the first: 1 for that; 0: it is not known until it is tried;
@@ -177,14 +179,13 @@ struct plus_verdict {
 double plus_alignment(double said, double heard);
 
 /* The limits above, and the defaults for what they leave open: 20, .02, .05, .1, .5, .02, .03, 200, .5; slack_moves:
- * .1; worth: 0.
- */
+ * .1; worth: 0; power: 1. */
 void plus_defaults(struct plus_config *config);
 
 /*
- * config->need, ->own, ->says, ->each_step and ->by_rate for a grid of an algorithm's thetas, as was measured, see
- * plus.c. BSP: theta 1 alone, which needs nothing. 0; -EINVAL: the grid does not begin with the theta that says all at
- * each step; -ENOTSUP: of DGC nothing was measured, and the caller may fill them by measurements.
+ * config->need, ->own, ->power, ->says, ->each_step and ->by_rate for a grid of an algorithm's thetas, as was measured,
+ * see plus.c. BSP: theta 1 alone, which needs nothing. 0; -EINVAL: the grid does not begin with the theta that says all
+ * at each step; -ENOTSUP: of DGC nothing was measured, and the caller may fill them by measurements.
  */
 int plus_needs(struct plus_config *config, enum site_algorithm algorithm, const double *thetas, unsigned count);
 

@@ -129,8 +129,8 @@ static uint32_t saved_fingerprint(const struct scout_config *c)
 		saved_bits(c->temperature), saved_bits(c->cooling), c->memory, c->patience, c->seed};
 	const uint64_t plus[] = {p->settle, saved_bits(p->sigma), saved_bits(p->alpha), saved_bits(p->slack),
 		saved_bits(p->bound), saved_bits(p->bytes_part), saved_bits(p->work_part), p->tries,
-		saved_bits(p->guard), saved_bits(p->own), saved_bits(p->slack_moves), p->by_rate, p->each_step,
-		saved_bits(p->worth)};
+		saved_bits(p->guard), saved_bits(p->own), saved_bits(p->slack_moves), p->by_rate, p->power,
+		p->each_step, saved_bits(p->worth)};
 	const struct price_link *own = &c->price.link, *within = &c->price.within;
 	const uint64_t price[] = {c->price.unit, saved_bits(own->rate), saved_bits(own->latency),
 		saved_bits(own->money), saved_bits(within->rate), saved_bits(within->latency),

@@ -568,7 +568,7 @@ int scout_run_run(int argc, char **argv)
 			&o.thetas, 0, 0, NULL},
 		{"theta", "THETA", "fixed, hill, stochastic, annealing, or no scout: what it begins with", ARGS_REAL,
 			&g->theta, 0, 0, NULL},
-		{"period", "STEPS", "in a window (500; scout+: 50, and it measures in the first 50 steps)", ARGS_NUMBER,
+		{"period", "STEPS", "in a window (500; scout+: 50, and it measures in the first 60 steps)", ARGS_NUMBER,
 			&o.period, 1, UINT32_MAX, NULL},
 		{"sigma", "LOSS", "all but fixed and scout+: accuracy that may be lost, 0 to 1 (0.05)", ARGS_REAL,
 			&g->sigma, 0, 1, NULL},

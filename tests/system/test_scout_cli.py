@@ -155,7 +155,7 @@ def better():
     """a log of scout+ is explained, compared and drawn; dry-run decides as it did; what a log lacks for it is said"""
     path = log_of("plus", "--algorithm", "local", "--policy", "scout+", "--thetas", "1,2,5,10,20", "--theta", "1", "--period", "20")
     found = [line for line in lines(path.read_text()) if line["scout"] == "decision"]
-    check(len(found) == 10 and all(line["reason"] and line["bytes_travel"] == 0 for line in found), str(found))
+    check(len(found) == 11 and all(line["reason"] and line["bytes_travel"] == 0 for line in found), str(found))
     check(all(0 < line["r_all"] < 1 and len(line["r"]) == 8 for line in found), str(found))
     holds(phub("explain", path)[0], "sites pull apart", r"\n *step +theta +to +action +r +pull +bytes")
     hopeless = changed(path, "hopeless", lambda own: own[:-3] + [line.replace('"action":"stays"', '"action":"cannot"') for line in own[-3:-1]] + own[-1:])

@@ -152,7 +152,10 @@ static void world_init(struct world *w, double pull)
 /* What need() is beside. */
 static double felt(const struct world *w, double pull)
 {
-	return (pull + w->config.own) * sqrt(SITES);
+	const double all = pull + w->config.own;
+
+	assert_int_equal(w->config.power, 2);
+	return all * all * sqrt(SITES);
 }
 
 /* As gradients and noise are: r falls short of 1 / K by the pull, and less so the longer sites go alone. */
@@ -235,17 +238,17 @@ static void test_settles(void **state)
 	assert_int_equal(before, 0);
 }
 
-/* Fifty steps at the tightest, in short windows, then half of the way that is left in each. */
+/* Sixty steps at the tightest, in short windows, then half of the way that is left in each. */
 static void test_course(void **state)
 {
-	static const unsigned course[] = {0, 0, 0, 0, 2, 3, 4, 4, 4, 4};
+	static const unsigned course[] = {0, 0, 0, 0, 0, 2, 3, 4, 4, 4, 4};
 	struct world w;
 
 	(void)state;
 	world_init(&w, 0);
 	assert_int_equal(plus_span(&w.plus, 5), 5);
 	for (unsigned i = 0; i < sizeof(course) / sizeof(course[0]); i++) {
-		assert_int_equal(w.steps, i < 5 ? 10 * i : 50 + PERIOD * (i - 5));
+		assert_int_equal(w.steps, i < 6 ? 10 * i : 60 + PERIOD * (i - 6));
 		assert_int_equal(world_turn(&w), course[i]);
 	}
 	assert_int_equal(w.verdict.cause, PLUS_THERE);
@@ -469,7 +472,7 @@ static void test_near(void **state)
 	w.config.bytes_part = 0;
 	w.floor = 100;
 	w.over = over;
-	for (unsigned i = 0; i < 5; i++)
+	for (unsigned i = 0; i < 6; i++)
 		world_turn(&w);
 	for (unsigned i = 1; i <= 3; i++, world_turn(&w))
 		assert_int_equal(w.index, i);
@@ -494,7 +497,7 @@ static void test_near(void **state)
 	assert_int_equal(w.verdict.cause, PLUS_CHEAPER);
 	assert_int_equal(world_settle(&w), THETAS - 1);
 	assert_false(w.verdict.enough);
-	w.pull = 40; /* the pull may always be what holds it */
+	w.pull = 60; /* the pull may always be what holds it */
 	w.floor = 100;
 	for (unsigned i = 0; i < 10 && w.plus.phase != PLUS_MEASURES; i++)
 		world_turn(&w);
@@ -662,7 +665,7 @@ static void test_limits(void **state)
 	plus_defaults(&good);
 	assert_int_equal(plus_needs(&good, SITE_DGC, grid, 3), -ENOTSUP);
 	assert_int_equal(plus_needs(&good, SITE_GAIA, (const double[]){0, 0.1, 0.2}, 3), 0);
-	assert_true(good.need[0] == 0 && fabs(good.need[1] - 0.0143) < 1e-12 && fabs(good.need[2] - 0.0228) < 1e-12);
+	assert_true(good.need[0] == 0 && fabs(good.need[1] - 0.0186) < 1e-12 && fabs(good.need[2] - 0.0228) < 1e-12);
 	assert_int_equal(plus_needs(&good, SITE_BSP, grid, 1), 0);
 	assert_int_equal(plus_needs(&good, SITE_GAIA, grid, 3), -EINVAL);
 	assert_int_equal(plus_needs(&good, SITE_LOCAL, grid + 1, 3), -EINVAL);
@@ -690,6 +693,7 @@ static void test_limits(void **state)
 	EXPECT(c.work_part = -1, "work_part");
 	EXPECT(c.guard = INFINITY, "guard");
 	EXPECT(c.own = -1, "own");
+	EXPECT(c.power = 3, "power");
 	EXPECT(c.need[0] = 1, "need of the first theta");
 	EXPECT(c.need[2] = 0, "need of a theta that is looser");
 #undef EXPECT

@@ -164,7 +164,7 @@ static void test_floor(void **state)
 /* The reason has both sides of it, in the unit, and so has the decision. */
 static void test_says_worth(void **state)
 {
-	static const double thetas[] = {1, 40};
+	static const double thetas[] = {1, 20};
 
 	(void)state;
 	for (unsigned run = 0; run < 2; run++) {
