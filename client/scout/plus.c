@@ -196,7 +196,7 @@ static void plus_weigh(
 			p->target = i;
 		return;
 	}
-	if (known || index >= p->enough || !(w->floor > 0))
+	if (known || index >= p->enough)
 		p->enough = PLUS_THETAS_MAX;
 }
 

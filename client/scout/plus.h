@@ -153,11 +153,11 @@ struct plus {
 	double rate_at; /* at which the pull was measured last */
 	struct watch alignment, moves, loss;
 	struct sequence usual, probes; /* what windows at theta, and those of probes, lowered the loss by */
-	double usually,
-		extra; /* spent in the window before a probe, and by the last probe beyond that; NaN: there was none */
-	unsigned enough;           /* index beyond which no theta is cheaper; PLUS_THETAS_MAX: it is not known */
-	bool slowly;               /* it loosens by one theta in a window */
-	double bytes, bytes_probe; /* since it first settled */
+	double usually;                /* spent in the window before the last probe; NaN: there was none; */
+	double extra;                  /* and by that beyond it */
+	unsigned enough;               /* index beyond which no theta is cheaper; PLUS_THETAS_MAX: it is not known */
+	bool slowly;                   /* it loosens by one theta in this window */
+	double bytes, bytes_probe;     /* since it first settled */
 	double trained, tried;
 	double each;  /* samples of the last trial */
 	bool halfway; /* between two trials that belong together */

@@ -178,7 +178,7 @@ int scout_observe(
 	struct scout *scout, const struct scout_report *reports, unsigned sites, struct scout_decision *decision);
 
 /* What a scout is, for a checkpoint or a site that comes: little-endian, with a version and a CRC32C. */
-#define SCOUT_SAVED_WORDS (8u + 2u * SCOUT_THETAS_MAX + 54u)
+#define SCOUT_SAVED_WORDS (8u + 2u * SCOUT_THETAS_MAX + 53u)
 #define SCOUT_SAVED_BYTES (8u * SCOUT_SAVED_WORDS)
 
 void scout_save(const struct scout *scout, uint8_t out[SCOUT_SAVED_BYTES]);

@@ -111,7 +111,6 @@ static void saved_plus(struct saved *s, struct plus *p)
 	saved_number(s, &p->usually);
 	saved_number(s, &p->extra);
 	saved_whole(s, &p->enough);
-	saved_truth(s, &p->slowly);
 	saved_number(s, &p->bytes);
 	saved_number(s, &p->bytes_probe);
 	saved_number(s, &p->trained);

@@ -198,19 +198,26 @@ static void test_says_enough(void **state)
 	static const double thetas[] = {0, 0.01, 0.02, 0.05, 0.1, 0.2};
 	static const uint64_t bytes[] = {25000, 20000, 5000, 1000, 400, 200};
 	struct scout_config c = priced(SITE_GAIA, thetas, 6);
+	unsigned probed = 0;
 	struct scout_decision d;
 	struct scout s;
 	struct err e;
 
 	(void)state;
 	c.price.unit = PRICE_SECONDS;
+	c.plus.bytes_part = 1;
 	assert_int_equal(scout_init(&s, &c, &e), 0);
-	for (unsigned i = 0; i < 20; i++) {
+	for (unsigned i = 0; i < 80; i++) {
+		const bool probes = s.plus.phase == PLUS_PROBES;
+
 		priced_turn(&s, (struct scout_report){.bytes = bytes[s.index], .exchanges = 25}, NAN, &d);
 		if (i == 12)
 			assert_non_null(strstr(d.reason, "; no looser one is cheaper by 3 %, as theta does not change "
 							 "50 seconds of a window's cost"));
+		probed += probes;
+		assert_true(!probes || d.theta == 0.05); /* though it was not near where it is tight */
 	}
+	assert_true(probed > 0);
 	assert_true(d.theta == 0.05);
 	c.price.unit = PRICE_BYTES;
 	assert_int_equal(scout_init(&s, &c, &e), 0);
