@@ -165,6 +165,12 @@ def logged():
             done = subprocess.run([PHUB, "scout", "dry-run", log, *words], capture_output=True, text=True, env=rig.QUIET)
             check(done.returncode == 2, f"{words}: {done}")
             holds(done.stderr, why)
+        for price_within, theta, reason in ((10, 4, "no looser one is cheaper by 3 %, as theta does not change 240 money of a window's cost"), (0.01, 10, "allows this theta, and nothing says that data have drifted")):
+            cost = {"policy": "scout+", "unit": "money", "price": 1e4, "price_within": 1e4 * price_within}
+            [worker.end() for worker in racks.workers(f"dear{theta}", env={f"PHUB_SCOUT_ACROSS_{name.upper()}": str(value) for name, value in cost.items()},
+                                                      rack_theta=1, thetas="1,2,4,10", period=12, steps=160, log=log)]
+            last = [line for line in map(json.loads, log.read_text().splitlines()) if line["scout"] == "decision"][-1]
+            check(last["next"] == theta and last["reason"].endswith(reason), f"{last}")
     words = [f"rank={rank}" for rank in range(4)]
     workers = []
     for rank, word in enumerate(words):
