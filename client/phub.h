@@ -485,7 +485,7 @@ struct phub_scout_options {
 	/* PHUB_SCOUT_PLUS: */
 	enum phub_site_algorithm algorithm; /* whose thetas they are; a site's options say it themselves; LOCAL */
 	double gain; /* loss that talking more would have to save for theta to tighten, in the unit of reports; 0.02 */
-	uint32_t tries; /* samples that evaluate() is asked for; 200 */
+	uint32_t tries; /* samples that evaluate() is asked for, of the first two trials at most 40; 200 */
 	/* What a class of links costs: bytes a second, seconds an exchange, the price of 10^9 bytes; 0. SECONDS wants
 	 * `rate`, MONEY `price`. The last three are of the links of sites within. PHUB_SCOUT_PLUS is no looser than
 	 * where no theta is cheaper by 3 %, and weighs by `worth`. */
@@ -516,9 +516,9 @@ struct phub_scout_report {
 	/* Losses are means over samples: */
 	uint64_t trained; /* samples in the window; 0: it says nothing of `train` */
 	double train;     /* of its own model on them, as it was trained */
-	/* PHUB_SCOUT_PLUS: */
-	uint64_t tried;       /* samples, always the same; 0: it says nothing of these: */
-	double before, after; /* of the mean model, as the window before this one began, and as it ended */
+	/* PHUB_SCOUT_PLUS, of the mean model, statistics too, as the window before this one began, and as it ended: */
+	uint64_t tried; /* samples, as many always the same; 0: it says nothing of these: */
+	double before, after;
 	/* For costs: */
 	uint64_t within;                    /* bytes, likewise, said by the site within */
 	double exchanges, exchanges_within; /* in the window */
@@ -548,7 +548,7 @@ struct phub_scout_decision {
 	double pull;    /* PHUB_SCOUT_PLUS: how they pull apart beyond the noise of batches; NaN likewise */
 	double gain;    /* PHUB_SCOUT_PLUS: loss that talking more would save, as far as probes say; NaN likewise */
 	double radius;  /* half of the interval of 95 % of `gain`, or else of `loss`; infinite: not known */
-	uint32_t tries; /* PHUB_SCOUT_PLUS: samples to try the mean model on after the next window, at most; 0: none */
+	uint32_t tries; /* PHUB_SCOUT_PLUS: samples to try the mean model on now, at most; 0: none */
 	double train;   /* loss of sites' own models on what they trained on, the mean of sites; NaN: not known */
 	double spent;   /* C, in the scout's unit */
 	double extra;   /* PHUB_SCOUT_PLUS: what the last probe cost beyond the window before it; NaN likewise */
@@ -701,11 +701,11 @@ PHUB_API int phub_site_start(phub_site_t *site, int timeout_ms);
  * weights are whole, and what was not said yet is still to be said, by nobody.
  *
  * With a scout a window ends with the first exchange that is due when its period is over (of PHUB_SCOUT_PLUS, while it
- * measures, 10 steps), at the end of an interval of PHUB_SITE_LOCAL. Just before it each site's model travels to
- * phub_scout_host(), and is tried there and at home, on the sample that all have who are tried there; reports come with
- * the exchange, and theta holds from its end on. Who waits for others meanwhile waits for their evaluate(). With
- * PHUB_SCOUT_PLUS nothing travels: the mean model, which all have after the exchange that ends a window, is tried at
- * home, where there is time for that (of GAIA a site's own).
+ * measures, 10 steps). Just before it each site's model travels to phub_scout_host(), and is tried there and at home,
+ * on the sample that all have who are tried there; reports come with the exchange, and theta holds from its end on. Who
+ * waits for others meanwhile waits for their evaluate(). With PHUB_SCOUT_PLUS the mean model is tried at home instead,
+ * where there is time for that: after that exchange or, where the algorithm leaves what is not trained at its site,
+ * after the next, in which sites show each other that (4 bytes an element); of it, too, the mean is tried.
  *
  * The model that travels is that of the middle of the interval which this exchange ends: as it was after theta / 2 of
  * its steps, rounded down. The site keeps a copy of it until then. With theta 1, and with BSP, GAIA and DGC, it is what
@@ -761,7 +761,7 @@ struct phub_site_state {
 	unsigned sites;        /* in the last exchange */
 	uint64_t values;       /* that it has said */
 	uint64_t bytes;        /* of these, as the papers count: 4 a value, 8 an index */
-	uint64_t bytes_travel; /* of its model, likewise */
+	uint64_t bytes_travel; /* of its model, or of what is not trained of it, to be tried, likewise */
 	uint64_t bytes_wire;   /* payload that it has pushed, of all kinds */
 	uint64_t windows;      /* that a scout has decided on */
 	uint64_t bytes_within; /* as `bytes` and `bytes_travel` together, by the site within */

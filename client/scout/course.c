@@ -189,12 +189,15 @@ static void course_offer(struct phub_site *s)
 	uint64_t before = s->site.counts.bytes_paper;
 
 	s->said = 0;
+	s->window.shows = window_shows(s);
 	unsound_begin(s);
 	for (unsigned t = 0; t < s->config.tensor_count; t++) {
 		float *offer = course_at(s, s->offers, t);
 
-		if (!site_exchanges(&s->site, t))
+		if (!site_exchanges(&s->site, t)) {
+			window_show(s, t);
 			continue;
+		}
 		site_offer(&s->site, t, offer);
 		s->offered_square[t] = s->scouted && share > 0 ? square_of(offer, s->tensors[t].elements) / share : 0;
 		unsound_offer(s, t, offer);
@@ -213,7 +216,7 @@ static int course_exchange_begin(struct phub_site *s)
 	if (!s->offered)
 		course_offer(s);
 	for (unsigned t = 0; t < s->config.tensor_count && rc == 0; t++)
-		rc = course_push(s, t, site_exchanges(&s->site, t) ? course_at(s, s->offers, t) : s->zeros);
+		rc = course_push(s, t, course_at(s, s->offers, t));
 	return rc;
 }
 
@@ -230,6 +233,8 @@ static void course_exchange_land(struct phub_site *s)
 	sent_hear(s);
 	if (s->scouted)
 		window_hear(s);
+	if (s->window.shows)
+		window_see(s);
 	if (s->window.open)
 		window_land(s);
 	course_count(s);

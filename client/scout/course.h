@@ -68,6 +68,8 @@ struct window {
 	uint64_t trained;       /* samples */
 	double levels[2];       /* of the mean model after the last two windows; NaN: not known */
 	uint64_t tried_samples; /* for the latter */
+	bool shows;             /* the exchange that is offered has what mean.h wants to know */
+	double shown;           /* bytes of that in the window, mean of sites */
 };
 
 struct phub_site {
@@ -129,7 +131,7 @@ struct phub_site {
 	struct scout_report *reports; /* [world] */
 	const float **model;          /* [tensor_count] that is tried */
 	/* [tensor_count] each, of one that has a scout: squares as scout_hear() has them, of each tensor alone. */
-	double *offered_square;       /* of the offers: this site's part of `said` */
+	double *offered_square;       /* of the offers: this site's part of `said`; of what is but shown mean_show() */
 	double *said_sum, *heard_sum; /* of this window's exchanges */
 	double *r;                    /* of the last window; NaN: not known */
 	unsigned present_count;
@@ -198,6 +200,12 @@ void window_try(struct phub_site *s);
 void window_put(struct phub_site *s);
 /* An exchange has landed: what it says of how sites align. */
 void window_hear(struct phub_site *s);
+/* What is not exchanged: shows it, in the first exchange after a window at whose end a trial of the mean model is due.
+ * The loss goes with the next window's report, so that windows of one exchange know none. */
+bool window_shows(const struct phub_site *s);
+void window_show(struct phub_site *s, unsigned t);
+/* That exchange has landed: tries it. */
+void window_see(struct phub_site *s);
 /* The reports are here: decides. */
 void window_land(struct phub_site *s);
 

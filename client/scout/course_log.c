@@ -155,7 +155,8 @@ static void log_bytes(struct phub_site *s, struct record_decision *d)
 		within += (double)s->reports[i].within / s->present_count;
 	}
 	d->bytes = s->window.sent;
-	d->bytes_travel = (double)s->window.travelled * (double)s->scout.config.model_bytes / s->present_count;
+	d->bytes_travel =
+		(double)s->window.travelled * (double)s->scout.config.model_bytes / s->present_count + s->window.shown;
 	d->bytes_cost = cost != d->bytes ? cost : NAN;
 	if (s->within) {
 		d->bytes_within = s->window.sent_within;
@@ -221,7 +222,7 @@ static void log_end(struct phub_site *s)
 	const uint64_t wire = sent_wire(s);
 	struct record_end end = {.t = s->site.counts.steps,
 		.bytes = log_sent(s),
-		.bytes_travel = s->logged_travel,
+		.bytes_travel = s->logged_travel + s->window.shown,
 		.bytes_wire = wire > 0 ? (double)wire + s->sent.wire : NAN,
 		.theta = s->site.config.theta,
 		.accuracy = log_accuracy(&s->score),

@@ -85,7 +85,7 @@ static void sync_settle(struct phub_site *s, const struct slot *root)
 		if (site_exchanges(&s->site, t))
 			site_accept(&s->site, t, course_at(s, s->offers, t));
 	if (root->exchanges > s->exchanges)
-		s->offered = s->pending = s->window.open = false;
+		s->offered = s->pending = s->window.open = s->window.shows = false;
 	course_withdraw(s);
 }
 

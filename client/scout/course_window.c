@@ -9,6 +9,7 @@
 #include "client/handle.h"
 #include "client/scout/course.h"
 #include "client/scout/finite.h"
+#include "client/scout/mean.h"
 #include "client/scout/square.h"
 #include "client/scout/within.h"
 #include "phub/base/mix.h"
@@ -105,28 +106,39 @@ static uint64_t window_draw(const struct phub_site *s)
 	return mix_64(s->scout.config.seed ^ mix_64(window ^ mix_64(s->rank)));
 }
 
-/* Has it numbers alone? What is neither trained nor exchanged is the model's own affair: a mask may be infinite.
- * `array`: all tensors', or NULL: this site's own. */
-static bool window_sound(const struct phub_site *s, float *array)
+/* The model that is looked at next: `array`, all tensors', or NULL: this site's own. */
+static void window_take(struct phub_site *s, float *array)
+{
+	for (unsigned t = 0; t < s->config.tensor_count; t++)
+		s->model[t] = array ? course_at(s, array, t) : s->tensors[t].weights;
+}
+
+/* The mean model, where shown as this exchange has it. */
+static void window_take_mean(struct phub_site *s)
+{
+	for (unsigned t = 0; t < s->config.tensor_count; t++)
+		s->model[t] = mean_tensor(&s->site, t, course_at(s, s->sums, t),
+			slots_get_said(s->slots_in, s->world, t), course_at(s, s->scratch, t));
+}
+
+/* Has it numbers alone? What is neither trained nor exchanged is the model's own affair: a mask may be infinite. */
+static bool window_sound(const struct phub_site *s)
 {
 	for (unsigned t = 0; t < s->config.tensor_count; t++) {
 		const bool counts = s->tensors[t].trained || site_exchanges(&s->site, t);
 
-		if (counts &&
-			!finite_all(array ? course_at(s, array, t) : s->tensors[t].weights, s->tensors[t].elements))
+		if (counts && !finite_all(s->model[t], s->tensors[t].elements))
 			return false;
 	}
 	return true;
 }
 
-/* How a model does here; without samples where that is not known. */
-static struct phub_score window_score(struct phub_site *s, float *array, uint64_t wanted)
+/* How it does here; without samples where that is not known. */
+static struct phub_score window_score(struct phub_site *s, uint64_t wanted)
 {
 	struct phub_score score = {.samples = wanted};
 
-	for (unsigned t = 0; t < s->config.tensor_count; t++)
-		s->model[t] = array ? course_at(s, array, t) : s->tensors[t].weights;
-	if (s->samples == 0 || !s->evaluate || !window_sound(s, array) ||
+	if (s->samples == 0 || !s->evaluate || !window_sound(s) ||
 		s->evaluate(s->context, s->model, window_draw(s), &score) != 0 ||
 		!isfinite(score.loss)) /* whatever it gets right by chance */
 		score.samples = 0;
@@ -136,8 +148,10 @@ static struct phub_score window_score(struct phub_site *s, float *array, uint64_
 /* NaN: it is not known. */
 static double window_accuracy(struct phub_site *s, float *array, uint64_t *samples)
 {
-	const struct phub_score score = window_score(s, array, 0);
+	struct phub_score score;
 
+	window_take(s, array);
+	score = window_score(s, 0);
 	*samples = score.samples;
 	return score.samples > 0 ? (double)score.correct / (double)score.samples : NAN;
 }
@@ -167,7 +181,8 @@ static void window_trained(struct phub_site *s)
 		.trained = w->trained, .train = w->trained > 0 ? w->batches / (double)w->trained : NAN};
 	w->batches = 0;
 	w->trained = 0;
-	if (window_sound(s, NULL))
+	window_take(s, NULL);
+	if (window_sound(s))
 		w->infected = false;
 	else
 		w->broken |= !w->infected;
@@ -181,15 +196,16 @@ static void window_tell(struct window *w)
 	w->home.after = w->levels[1];
 }
 
-/* After a window, with the mean model in place, where there is time for that. */
+/* After a window, where there is time for that. */
 static void window_level(struct phub_site *s)
 {
 	struct window *w = &s->window;
-	struct phub_score score = {0};
+	struct phub_score score;
 
-	if (s->scout.tries > 0)
-		score = window_score(s, NULL, s->scout.tries);
-	w->levels[0] = w->levels[1];
+	if (s->scout.tries == 0)
+		return;
+	window_take_mean(s);
+	score = window_score(s, s->scout.tries);
 	w->levels[1] = score.samples > 0 ? score.loss / (double)score.samples : NAN;
 	w->tried_samples = score.samples;
 }
@@ -202,6 +218,37 @@ static bool window_is_alike(const struct phub_site *s)
 			    s->tensors[t].elements * sizeof(float)) != 0)
 			return false;
 	return true;
+}
+
+/* All sites know alike when that is, and those that come. */
+bool window_shows(const struct phub_site *s)
+{
+	return course_plus(s) && s->scout.tries > 0 && s->scout.now.exchanges == 0 && mean_bytes(&s->site) > 0;
+}
+
+void window_show(struct phub_site *s, unsigned t)
+{
+	float *out = course_at(s, s->offers, t);
+
+	if (s->window.shows) {
+		s->offered_square[t] = mean_show(&s->site, t, out);
+		return;
+	}
+	if (s->offered_square[t] > 0)
+		memset(out, 0, s->tensors[t].elements * sizeof(*out));
+	s->offered_square[t] = 0;
+}
+
+/* The bytes of who has samples; where nobody has, of all. */
+void window_see(struct phub_site *s)
+{
+	const uint64_t bytes = mean_bytes(&s->site);
+	const unsigned ring = window_ring(s);
+
+	s->bytes_travel += s->site.config.share > 0 ? bytes : 0;
+	s->window.shown += (double)bytes * (ring > 0 ? ring : s->present_count) / s->present_count;
+	s->window.shows = false;
+	window_level(s);
 }
 
 void window_try(struct phub_site *s)
@@ -271,7 +318,7 @@ void window_hear(struct phub_site *s)
 		const double square =
 			site_exchanges(&s->site, t) ? square_of(course_at(s, s->sums, t), s->tensors[t].elements) : 0;
 
-		s->said_sum[t] += slots_get_said(s->slots_in, s->world, t);
+		s->said_sum[t] += site_exchanges(&s->site, t) ? slots_get_said(s->slots_in, s->world, t) : 0;
 		s->heard_sum[t] += square;
 		heard += s->tensors[t].trained ? square : 0;
 	}
@@ -338,6 +385,9 @@ void window_land(struct phub_site *s)
 	window_align(s);
 	course_log_decision(s, s->site.config.theta);
 	site_set_theta(&s->site, s->decision.theta);
-	if (course_plus(s))
+	w->shown = 0;
+	w->levels[0] = w->levels[1];
+	w->levels[1] = NAN;
+	if (course_plus(s) && mean_bytes(&s->site) == 0)
 		window_level(s);
 }

@@ -226,29 +226,44 @@ static void plus_account(struct plus *p, const struct plus_window *w)
 	p->bytes_probe += p->phase == PLUS_PROBES ? w->bytes : 0;
 	p->trained += w->trained > 0 ? w->trained : 0;
 	p->tried += w->tried > 0 ? w->tried : 0;
-	p->each = w->tried > 0 ? w->tried : p->each;
+	if (w->tried > 0)
+		p->each = w->tried > p->asked ? w->tried : 0;
 }
 
-/* Is there work left for two trials, before a window and after it? A sample that is tried is about a third of one that
- * is trained on: forward, and not backward. */
-static bool plus_affords(const struct plus *p, const struct plus_config *c)
+/* Is there work left for two trials of so many samples, before a window and after it? One that is tried is about a
+ * third of one that is trained on: forward, and not backward. */
+static bool plus_affords(const struct plus *p, const struct plus_config *c, uint32_t samples)
 {
-	return p->tried + 2 * fmax(c->tries, p->each) <= 3 * c->work_part * p->trained;
+	return p->tried + 2 * fmax(samples, p->each) <= 3 * c->work_part * p->trained;
+}
+
+/* Few where the guard wants to know soon; a probe wants all. */
+static uint32_t plus_samples(const struct plus *p, const struct plus_config *c)
+{
+	const bool guards = p->mean != PLUS_SOUND || !(p->tried > 0) || p->beyond > c->guard / 2;
+
+	return guards && p->phase != PLUS_PROBES && c->tries > PLUS_FEW ? PLUS_FEW : c->tries;
 }
 
 /* One trial alone says little: to what was tried before a window belongs what is tried after it. */
 static uint32_t plus_tries(struct plus *p, const struct plus_config *c)
 {
-	const bool tries = p->halfway || plus_affords(p, c);
+	const uint32_t second = p->second, samples = plus_samples(p, c);
 
-	p->halfway = tries && !p->halfway;
-	return tries ? c->tries : 0;
+	p->second = second == 0 && plus_affords(p, c, samples) ? samples : 0;
+	return second > 0 ? second : p->second;
+}
+
+/* Was the mean model tried on the same samples, before the window before this one and after it? */
+static bool plus_compares(const struct plus *p)
+{
+	return p->before == p->asked || p->before == 0 || p->asked == 0;
 }
 
 /* One whose gain nobody can see is not worth it, but where nobody ever will. */
 static bool plus_may_probe(const struct plus *p, const struct plus_config *c, const struct plus_window *w)
 {
-	const bool seen = !(p->trained > 0) || (!p->halfway && plus_affords(p, c));
+	const bool seen = !(p->trained > 0) || (p->second == 0 && plus_affords(p, c, c->tries));
 
 	return seen && p->bytes_probe + w->bytes_bsp <= c->bytes_part * p->bytes;
 }
@@ -279,6 +294,8 @@ static bool plus_drifts(struct plus *p, const struct plus_config *c, const struc
 		drifts |= watch_add(&p->moves, exact_log(w->said / w->exchanges / (rate * rate)), c->slack_moves,
 				  c->bound) != WATCH_QUIET;
 	}
+	if (!plus_compares(p))
+		p->loss = (struct watch){0};
 	if (w->after > 0 && isfinite(w->after))
 		drifts |= watch_add(&p->loss, exact_log(w->after), c->slack, c->bound) == WATCH_RISEN;
 	return drifts;
@@ -356,7 +373,7 @@ static void plus_learn(struct plus *p, const struct plus_config *c, const struct
 {
 	const double fell = w->before - w->after, least = c->worth > 0 ? p->extra / c->worth : c->sigma;
 
-	if (!isfinite(fell) || (p->last != PLUS_STAYS && p->last != PLUS_PROBES))
+	if (!isfinite(fell) || !plus_compares(p) || (p->last != PLUS_STAYS && p->last != PLUS_PROBES))
 		return;
 	sequence_add(p->last == PLUS_PROBES ? &p->probes : &p->usual, fell);
 	if (p->last != PLUS_PROBES)
@@ -427,11 +444,12 @@ static unsigned plus_stay(struct plus *p, const struct plus_config *c, const str
  * drift of models, which the tightest theta ends, or else what no theta mends: trials at the tightest tell. */
 static void plus_watch_mean(struct plus *p, const struct plus_config *c, const struct plus_window *w)
 {
-	const bool silent = p->asked && !(w->tried > 0); /* nobody tries any more */
+	const bool silent = p->asked > 0 && !(w->tried > 0); /* nobody tries any more */
+	const double guard = p->mean == PLUS_SOUND ? c->guard : c->guard / 2;
 
 	if (!isnan(w->after)) {
 		p->beyond = w->after - w->train;
-		p->apart = p->beyond > c->guard && w->after > 2 * w->train ? p->apart + 1 : 0;
+		p->apart = p->beyond > guard && w->after > 2 * w->train ? p->apart + 1 : 0;
 	}
 	if (p->apart > 1 && p->was > 0) {
 		p->mean = PLUS_SUSPECT;
@@ -444,11 +462,11 @@ static void plus_watch_mean(struct plus *p, const struct plus_config *c, const s
 }
 
 /* While the mean model is not known to be sound theta is the tightest; then the pull is measured anew, and less is made
- * of it. */
+ * of it where another theta was the cause. */
 static unsigned plus_part(struct plus *p, enum plus_mean before, struct plus_verdict *v)
 {
 	if (before == PLUS_SOUND) {
-		p->ease /= 2;
+		p->ease /= p->mean == PLUS_SUSPECT ? 2 : 1;
 		plus_measure_anew(p, v);
 	}
 	v->cause = p->mean == PLUS_HOPELESS ? PLUS_NORM : before == PLUS_SOUND ? PLUS_APART : PLUS_WAITS;
@@ -495,7 +513,8 @@ unsigned plus_next(struct plus *p, const struct plus_config *c, const struct plu
 	v->extra = p->extra;
 	v->enough = p->phase == PLUS_STAYS && next == p->enough && next + 1 < count;
 	v->tries = plus_tries(p, c);
-	p->asked = v->tries > 0;
+	p->before = p->asked;
+	p->asked = v->tries;
 	if (w->exchanges > 0 && p->phase != PLUS_STAYS && p->phase != PLUS_PROBES)
 		p->rate = w->rate;
 	return next;

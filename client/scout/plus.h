@@ -38,7 +38,7 @@
  * is beside what the probe's window has cost beyond the one before it. Probes are paid out of a budget of bytes,
  * 2 % of the bytes that were sent since it first settled, before which there are none; samples that models are tried on
  * are at most 3 % of the computing: where a window's part of that is not enough for a trial, it saves for two, before a
- * window and after it. Without losses in the reports, and without probes, theta
+ * window and after it, on the same samples. Without losses in the reports, and without probes, theta
  * follows the pull alone.
  *
  * Cost. The pull says how loose theta may be; looser is not always cheaper. Some of what a window costs is the same
@@ -53,7 +53,9 @@
  * data, are not (beyond `guard`, and twice as large, in two trials in a row), models have drifted apart: ease halves,
  * it goes tight until trials there say that the mean model is sound, and measures anew. When even the tightest theta
  * does not help, models as they are evaluated are not those that were trained: batch normalization, whose running
- * statistics are those of no site. It says so, and what would mend it, and theta stays the tightest.
+ * statistics are those of no site. It says so, and what would mend it, and theta stays the tightest. Sound again is
+ * what is no more than half as far beyond. What it looks for shows on few samples: so are the first two trials
+ * (PLUS_FEW each), which come the sooner for it, and those where the last one was beyond half of `guard`.
  */
 #ifndef PHUB_CLIENT_SCOUT_PLUS_H
 #define PHUB_CLIENT_SCOUT_PLUS_H
@@ -66,6 +68,7 @@
 
 #define PLUS_THETAS_MAX 64u
 #define PLUS_PASSES     40u
+#define PLUS_FEW        40u
 #define PLUS_NEAR       0.03
 
 struct plus_config {
@@ -142,7 +145,8 @@ struct plus {
 	enum plus_phase last; /* of the window before: what losses tell of */
 	unsigned apart;       /* tries in a row that the guard is against */
 	unsigned was;         /* index of the window before, at whose end models were tried */
-	bool asked;           /* for that, then */
+	uint32_t asked;       /* samples, for that, then; 0: none, */
+	uint32_t before;      /* and at the end of the one before it */
 	enum plus_mean mean;
 	double beyond; /* loss of the mean model beyond sites' own, when it was tried last; NaN: it was not */
 	bool settled;  /* has been, once */
@@ -159,8 +163,8 @@ struct plus {
 	bool slowly;                   /* it loosens by one theta in this window */
 	double bytes, bytes_probe;     /* since it first settled */
 	double trained, tried;
-	double each;  /* samples of the last trial */
-	bool halfway; /* between two trials that belong together */
+	double each;     /* samples of the last trial, where they were more than was asked for; 0: they were not */
+	uint32_t second; /* of the trial that is next, as it belongs to the last one; 0: none does */
 };
 
 /* What plus_next() says beside the index. */
@@ -171,7 +175,7 @@ struct plus_verdict {
 	double gain, radius; /* of probes beyond the usual; NaN, infinite: not known */
 	double extra;        /* as in struct plus */
 	bool enough;         /* it stays, and no looser theta is cheaper: see above */
-	uint32_t tries;      /* samples that a site may try its models on at the end of the next window; 0: none */
+	uint32_t tries;      /* samples that a site may try the mean model on now, as the window has ended; 0: none */
 };
 
 /* r of exchanges whose sums are these, `heard` being ||S||^2. NaN: they cannot be true: a mean is no longer than what

@@ -53,7 +53,7 @@ struct record_decision {
 	unsigned sites;                 /* that were asked */
 	const double *r;                /* [tensor_count] over the window's exchanges; NULL: left out */
 	unsigned tensor_count;
-	double bytes, bytes_travel;    /* sent in the window, mean of sites: in exchanges; of models that travelled */
+	double bytes, bytes_travel;    /* sent in the window, mean of sites: in exchanges; to try models elsewhere */
 	double bytes_total, bytes_bsp; /* since the start: all of both; what BSP would have sent */
 	double bytes_within;           /* in the window, by the sites within: over other links; NaN: left out */
 	/* What the cost weighs of `bytes` and `bytes_within`, where a window has more steps than a period, or fewer: as

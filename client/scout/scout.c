@@ -116,7 +116,6 @@ int scout_init(struct scout *scout, const struct scout_config *config, struct er
 		.index = config->policy == SCOUT_PLUS ? 0 : config->first,
 		.random = mix_64(config->seed)};
 	plus_init(&scout->plus);
-	scout->tries = config->policy == SCOUT_PLUS ? config->plus.tries : 0;
 	return 0;
 }
 

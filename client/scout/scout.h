@@ -37,7 +37,7 @@
  *      SCOUT_REPLAY      window i has theta schedule[i], the last one from the schedule's end on: a recorded run
  *      SCOUT_FIXED       the theta that it begins with; no model needs to travel
  *      SCOUT_PLUS        does without models that travel, and without that cost: see plus.h. It wants scout_hear()
- * after each exchange, and takes from reports what it has use for
+ * after each exchange, and takes from reports what it has use for: how the mean model does (mean.h), where it asks
  *
  * Reports are not believed when they cannot be true (accuracies outside 0 .. 1, or NaN; no samples: so does a site say
  * that it did not report). When fewer than half of the sites with data are left, or nobody's model gets anything right
@@ -122,7 +122,7 @@ struct scout_decision {
 	double pull;  /* NaN: not known */
 	double gain;  /* loss that talking more would save, as far as probes say; NaN: not known */
 	double extra; /* what the last probe has cost beyond the window before it, in the unit of costs; NaN likewise */
-	uint32_t tries; /* samples that each site may try the mean model on at the end of the next window */
+	uint32_t tries; /* samples that each site may try the mean model on now, as the window has ended */
 	char reason[SCOUT_REASON_BYTES];
 };
 
@@ -141,7 +141,7 @@ struct scout {
 	struct plus_window now; /* what was heard since the last window */
 	/* SCOUT_PLUS: */
 	struct plus plus;
-	uint32_t tries; /* as decision.tries; before the first window config.plus.tries */
+	uint32_t tries; /* as decision.tries */
 };
 
 /* The paper's own: every 500 steps, lambda_loss 50, lambda_bytes 1, sigma 0.05; hill climbing. Without thetas. */
@@ -178,7 +178,7 @@ int scout_observe(
 	struct scout *scout, const struct scout_report *reports, unsigned sites, struct scout_decision *decision);
 
 /* What a scout is, for a checkpoint or a site that comes: little-endian, with a version and a CRC32C. */
-#define SCOUT_SAVED_WORDS (8u + 2u * SCOUT_THETAS_MAX + 53u)
+#define SCOUT_SAVED_WORDS (8u + 2u * SCOUT_THETAS_MAX + 54u)
 #define SCOUT_SAVED_BYTES (8u * SCOUT_SAVED_WORDS)
 
 void scout_save(const struct scout *scout, uint8_t out[SCOUT_SAVED_BYTES]);

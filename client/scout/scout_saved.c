@@ -9,7 +9,7 @@
 
 #include "phub/base/crc.h"
 
-enum { SAVED_VERSION = 4 };
+enum { SAVED_VERSION = 5 };
 
 /* The list goes over words that are written, or read. */
 struct saved {
@@ -92,7 +92,8 @@ static void saved_plus(struct saved *s, struct plus *p)
 	saved_whole(s, &p->calm);
 	saved_whole(s, &p->apart);
 	saved_whole(s, &p->was);
-	saved_truth(s, &p->asked);
+	saved_whole(s, &p->asked);
+	saved_whole(s, &p->before);
 	phase = p->mean;
 	saved_whole(s, &phase);
 	p->mean = (enum plus_mean)phase;
@@ -116,7 +117,7 @@ static void saved_plus(struct saved *s, struct plus *p)
 	saved_number(s, &p->trained);
 	saved_number(s, &p->tried);
 	saved_number(s, &p->each);
-	saved_truth(s, &p->halfway);
+	saved_whole(s, &p->second);
 }
 
 /* Of the configuration that decisions hang on. */

@@ -33,6 +33,7 @@
  *               side that is told above; that looser thetas send less the shadows have right.
  *
  * At the run's own theta, while that stays, and exchanges when site_due() says so, all are exact: the same elements.
+ * Nothing that travels to be tried (models, and what mean.h has) is in them, as in bytes_paper: no theta changes it.
  *
  * Costs, a theta: Gaia 4 bytes of memory an element and two sweeps a step (add, compare); DGC 8 bytes an element and
  * five sweeps; local and BSP nothing that grows with the model. Once: 4 bytes an element (Gaia) and the largest tensor.

@@ -54,7 +54,8 @@ static inline uint32_t slots_floats(uint32_t world, uint32_t tensors)
 void slots_put(float *slots, uint32_t rank, const struct slot *slot);
 void slots_put_report(float *slots, uint32_t rank, const struct scout_report *report);
 /* Share ||d||^2 of what this rank says of a tensor. One float has not all its digits: it is to look at, and nothing is
- * decided by it. What is no number, which a job may forbid, is said as 0: the tensor itself has it. */
+ * decided by it. What is no number, which a job may forbid, is said as 0: the tensor itself has it. Of a tensor that is
+ * not exchanged, but shown: mean_show(). */
 void slots_put_said(float *slots, uint32_t world, uint32_t tensor, double said);
 void slots_put_news(float *slots, uint32_t world, const struct slots_news *news);
 

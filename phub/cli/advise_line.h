@@ -17,8 +17,8 @@
  *      weight      of this site in the mean, in any unit that sites share; 1
  *      rate        of learning, at the end
  *      train       loss of the site's own model on its batches, the sum over samples
- *      before,     that of the mean model at home, always on the same samples, as the window before this one began, and
- * as after       it ended: of what was tried because an answer had "tries" above 0, on at most as many samples
+ *      before,     that of the mean model at home, on as many samples always on the same, as the window before this one
+ *      after       began, and as it ended: of what was tried because an answer had "tries" above 0, on at most as many
  */
 #ifndef PHUB_CLI_ADVISE_LINE_H
 #define PHUB_CLI_ADVISE_LINE_H

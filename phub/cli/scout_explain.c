@@ -180,9 +180,9 @@ static void explain_sent(const struct explain *x, unsigned i)
 	double total = explain_total(x, i), bsp = scout_log_number(w, "bytes_bsp");
 	char sent[32], travelled[32], all[32], text[128], saving[SCOUT_LOG_SAVING_BYTES];
 
-	printf("  sent    %s a site in exchanges, %s in models that travelled",
-		explain_bytes(scout_log_number(w, "bytes"), sent),
-		explain_bytes(scout_log_number(w, "bytes_travel"), travelled));
+	printf("  sent    %s a site in exchanges, %s %s", explain_bytes(scout_log_number(w, "bytes"), sent),
+		explain_bytes(scout_log_number(w, "bytes_travel"), travelled),
+		x->config.policy == SCOUT_PLUS ? "in statistics that travelled" : "in models that travelled");
 	if (total > 0)
 		printf("; %s since the start", explain_bytes(total, all));
 	if (total > 0 && bsp > 0)

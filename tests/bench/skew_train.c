@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "aggregation/sparse.h"
+#include "client/scout/mean.h"
 #include "client/scout/midway.h"
 #include "client/scout/square.h"
 #include "tests/bench/skew_random.h"
@@ -26,6 +27,7 @@ struct place {
 	uint64_t told, exchanges;                 /* bytes, by the last window; likewise */
 	struct skew_score batches;                /* since then */
 	double levels[2];                         /* losses of the mean model after the last two windows; NaN: none */
+	uint32_t tried;                           /* samples, for the latter */
 };
 
 struct train {
@@ -38,8 +40,10 @@ struct train {
 	struct rival rival; /* likewise */
 	uint64_t began;     /* the step that the scout's window began after */
 	unsigned phase;     /* how many of the phases have begun */
+	uint64_t shown;     /* bytes of a site, for trials of the mean model */
 	float *mean;        /* of gradients or weights */
 	float *sum, *said;  /* of a tensor */
+	float *tried;       /* a model */
 	uint8_t *coded;     /* likewise, room to code it in */
 	float *memory;
 	uint32_t *samples;                /* of a batch, or a probe */
@@ -223,18 +227,19 @@ static int train_room(struct train *t, struct err *e)
 
 	t->scratch = skew_scratch_create(&t->model, batch);
 	t->samples = calloc(samples, sizeof(*t->samples));
-	t->memory = calloc(((train_travels(t) ? 3 : 2) * sites + 3) * floats, sizeof(*t->memory));
+	t->memory = calloc(((train_travels(t) ? 3 : 2) * sites + 4) * floats, sizeof(*t->memory));
 	t->coded = malloc(floats * sizeof(float));
 	if (!t->scratch || !t->samples || !t->memory || !t->coded)
 		return err_set(e, -ENOMEM, "no memory for %u sites", sites);
 	t->mean = t->memory;
 	t->sum = t->memory + floats;
 	t->said = t->memory + 2 * floats;
+	t->tried = t->memory + 3 * floats;
 	for (unsigned k = 0; k < sites; k++) {
-		t->sites[k].weights = t->memory + (2 * k + 3) * floats;
-		t->sites[k].gradient = t->memory + (2 * k + 4) * floats;
+		t->sites[k].weights = t->memory + (2 * k + 4) * floats;
+		t->sites[k].gradient = t->memory + (2 * k + 5) * floats;
 		if (train_travels(t))
-			t->sites[k].midway.weights = t->memory + (2 * sites + 3 + k) * floats;
+			t->sites[k].midway.weights = t->memory + (2 * sites + 4 + k) * floats;
 		t->sites[k].levels[0] = t->sites[k].levels[1] = NAN;
 		skew_model_seed(&t->model, t->config->split.seed, t->sites[k].weights);
 	}
@@ -452,9 +457,14 @@ static double train_sent(const struct train *t)
 	return (double)bytes / t->config->split.sites;
 }
 
+/* Likewise, of what travels to be tried. */
+static uint64_t train_travelled(const struct train *t)
+{
+	return t->scout.bytes_travel / t->config->split.sites + t->shown;
+}
+
 static void train_tell_window(struct train *t, unsigned step, double theta, const struct scout_decision *decision)
 {
-	const unsigned sites = t->config->split.sites;
 	struct skew_log_window window = {.step = step + 1, .theta = theta, .decision = decision};
 	struct skew_score score = {0};
 
@@ -463,7 +473,7 @@ static void train_tell_window(struct train *t, unsigned step, double theta, cons
 	window.samples = (uint64_t)decision->believed * t->config->probe;
 	window.bytes = train_sent(t);
 	window.bytes_cost = decision->bytes * t->scout.config.period;
-	window.bytes_travel = (double)t->scout.bytes_travel / sites;
+	window.bytes_travel = (double)train_travelled(t);
 	window.accuracy = (double)score.correct / score.count;
 	window.loss = score.loss / score.count;
 	skew_log_window(t->config->log, &window);
@@ -486,23 +496,66 @@ static void train_report(struct train *t, unsigned k, struct scout_report *repor
 }
 
 /* That of scout+: what the window before did to the mean model. */
-static void train_report_plus(const struct place *place, uint32_t tries, struct scout_report *report)
+static void train_report_plus(struct place *place, struct scout_report *report)
 {
-	report->tried = isnan(place->levels[1]) ? 0 : tries;
+	report->tried = isnan(place->levels[1]) ? 0 : place->tried;
 	report->before = place->levels[0];
 	report->after = place->levels[1];
-}
-
-/* After a window: how the mean model does at home, where there has just been one. */
-static void train_level(struct train *t, unsigned k)
-{
-	struct place *place = &t->sites[k];
-	const uint32_t tries = t->scout.tries;
-
 	place->levels[0] = place->levels[1];
 	place->levels[1] = NAN;
-	if (tries > 0 && place->feed.count > 0)
-		place->levels[1] = train_try(t, place->weights, k, tries, 0).loss / tries;
+}
+
+/* Parts of the mean of what is not exchanged, to t->mean. Returns the shares of who shows it. */
+static double train_show(struct train *t, unsigned tensor)
+{
+	const struct skew_tensor *of = &t->model.tensors[tensor];
+	double shares = 0;
+
+	memset(t->mean + of->offset, 0, of->elements * sizeof(float));
+	for (unsigned k = 0; k < t->config->split.sites; k++) {
+		shares += mean_show(&t->sites[k].site, tensor, t->said);
+		for (uint32_t i = 0; i < of->elements; i++)
+			t->mean[of->offset + i] += t->said[i];
+	}
+	return shares;
+}
+
+/* The mean model, as a site has it, to t->tried. */
+static void train_take_mean(struct train *t, unsigned k, const double *shares)
+{
+	for (unsigned i = 0; i < t->model.tensor_count; i++) {
+		const struct skew_tensor *of = &t->model.tensors[i];
+		float *room = t->tried + of->offset;
+		const float *at = mean_tensor(&t->sites[k].site, i, t->mean + of->offset, shares[i], room);
+
+		if (at != room)
+			memcpy(room, at, of->elements * sizeof(float));
+	}
+}
+
+/* How it does at home, where there has just been an exchange. */
+static void train_level(struct train *t)
+{
+	const uint32_t tries = t->scout.tries;
+	double shares[SKEW_TENSORS_MAX] = {0};
+
+	for (unsigned i = 0; i < t->model.tensor_count; i++)
+		if (!site_exchanges(&t->sites[0].site, i))
+			shares[i] = train_show(t, i);
+	t->shown += mean_bytes(&t->sites[0].site);
+	for (unsigned k = 0; k < t->config->split.sites; k++) {
+		if (t->sites[k].feed.count == 0)
+			continue;
+		train_take_mean(t, k, shares);
+		t->sites[k].levels[1] = train_try(t, t->tried, k, tries, 0).loss / tries;
+		t->sites[k].tried = tries;
+	}
+}
+
+/* After a window, or where sites have to show each other something, in the exchange after that. */
+static bool train_levels(const struct train *t, bool shows)
+{
+	return train_is_plus(t) && t->scout.tries > 0 && (mean_bytes(&t->sites[0].site) > 0) == shows;
 }
 
 /* What a site says of the window, which took so many steps: of one that was longer than a period, or shorter, for one.
@@ -522,7 +575,7 @@ static void train_say(struct train *t, unsigned k, uint64_t steps, struct scout_
 	place->exchanges += exchanges;
 	place->batches = (struct skew_score){0};
 	if (train_is_plus(t))
-		train_report_plus(place, t->scout.config.plus.tries, report);
+		train_report_plus(place, report);
 	else
 		train_report(t, k, report);
 }
@@ -543,11 +596,10 @@ static int train_window(struct train *t, unsigned step, bool due)
 	for (unsigned k = 0; k < sites; k++)
 		train_say(t, k, steps, &reports[k]);
 	rc = scout_observe(&t->scout, reports, sites, &decision);
-	for (unsigned k = 0; rc == 0 && k < sites; k++) {
+	for (unsigned k = 0; rc == 0 && k < sites; k++)
 		rc = site_set_theta(&t->sites[k].site, decision.theta);
-		if (train_is_plus(t))
-			train_level(t, k);
-	}
+	if (rc == 0 && train_levels(t, false))
+		train_level(t);
 	if (rc == 0 && t->config->tell)
 		t->config->tell(t->config->context, step + 1, theta, &decision);
 	if (rc == 0 && t->config->log)
@@ -564,10 +616,13 @@ static uint64_t train_bytes(const struct train *t)
 static int train_talk(struct train *t, unsigned step, double rate)
 {
 	const bool due = train_due(t, step, rate);
+	const bool shows = due && t->scout.now.exchanges == 0 && train_levels(t, true);
 	int rc = 0;
 
 	if (due)
 		rc = train_exchange(t, rate);
+	if (rc == 0 && shows)
+		train_level(t);
 	if (rc == 0 && t->config->scout)
 		rc = train_window(t, step, due);
 	if (step + 1 == t->config->steps / 5)
@@ -611,7 +666,7 @@ static void train_count(const struct train *t, struct skew_result *result)
 	*result = (struct skew_result){.training_loss = t->late.loss / t->late.count,
 		.exchanges = t->sites[0].site.counts.exchanges,
 		.theta = t->config->rival ? t->rival.config.theta : t->sites[0].site.config.theta,
-		.bytes_travel = t->scout.bytes_travel / sites};
+		.bytes_travel = train_travelled(t)};
 	for (unsigned k = 0; k < sites; k++)
 		result->bytes_wire += t->sites[k].site.counts.bytes_wire;
 	result->bytes = train_bytes(t);

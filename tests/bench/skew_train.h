@@ -74,7 +74,7 @@ struct skew_result {
 			 */
 	uint64_t bytes_early;  /* of them in the first fifth of the steps */
 	uint64_t bytes_wire;   /* likewise, as chunks coded by aggregation/sparse.h where that is shorter */
-	uint64_t bytes_travel; /* likewise, of models that travelled */
+	uint64_t bytes_travel; /* likewise, of what travelled to be tried */
 	uint64_t exchanges;
 	double theta;  /* at the end; the rival's */
 	uint64_t hash; /* FNV-1a of the averaged weights */

@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "client/phub.h"
+#include "client/scout/mean.h"
 #include "client/scout/options.h"
 #include "client/scout/scout.h"
 #include "client/scout/site.h"
@@ -40,6 +41,8 @@ struct skewed {
 	unsigned blind; /* likewise, takes what is no number for right, and tells no loss */
 	/* The step in which ranks of these bits get a weight that is no number; and once more, 0: not. */
 	unsigned nan_at, nans, nan_again;
+	/* Its model does well with its own site's statistics alone, as one with batch normalization does. */
+	unsigned norm;
 	bool flush, verbose;
 };
 
@@ -56,6 +59,7 @@ struct place {
 	double loss;               /* of the last mini-batch */
 	double batches, levels[2]; /* for scout+, as phub_site has them */
 	uint64_t trained;
+	uint64_t travelled; /* loop: bytes that were shown to be tried */
 };
 
 /* -1 .. 1 */
@@ -95,7 +99,19 @@ static void place_learn(struct place *p, uint64_t step)
 	for (uint32_t i = 0; i < sizes[0]; i++)
 		p->loss += fabs((double)p->gradient[i]) * BATCH / sizes[0];
 	for (uint32_t i = ELEMENTS - sizes[TENSORS - 1]; i < ELEMENTS; i++) /* the model's own */
-		p->weights[i] = 0.9f * p->weights[i] + 0.1f * p->weights[i - 100];
+		p->weights[i] = 0.9f * p->weights[i] +
+				0.1f * (p->weights[i - 100] + (p->run->norm ? noise(10, p->rank, i) : 0));
+}
+
+/* By other statistics than its site's. */
+static double place_strange(const struct place *p, const float *statistics)
+{
+	const uint32_t at = ELEMENTS - sizes[TENSORS - 1];
+	double far = 0;
+
+	for (uint32_t i = 0; i < sizes[TENSORS - 1]; i++)
+		far += fabs((double)statistics[i] - p->weights[at + i]);
+	return p->run->norm * far / sizes[TENSORS - 1];
 }
 
 static unsigned tries; /* calls of the next until this process dies */
@@ -115,6 +131,7 @@ static int place_evaluate(void *context, const float *const *weights, uint64_t d
 		score->correct += p->run->blind >> p->rank & 1 ? !(wrong >= 1) : wrong < 1;
 		score->loss += p->run->blind >> p->rank & 1 ? 0 : wrong;
 	}
+	score->loss += 200 * place_strange(p, weights[TENSORS - 1]);
 	score->samples = p->run->lies >> p->rank & 1 ? 1 : 200;
 	return 0;
 }
@@ -180,30 +197,62 @@ static double loop_try(struct loop *l, unsigned site, unsigned host, uint64_t *s
 	return rc == 0 ? (double)score.correct / (double)score.samples : NAN;
 }
 
-static void loop_report(struct place *p, uint64_t asked, struct scout_report *report)
+static void loop_report(struct place *p, struct scout_report *report)
 {
 	report->trained = p->trained;
 	report->train = p->batches / (double)p->trained;
-	report->tried = isnan(p->levels[1]) ? 0 : asked;
+	report->tried = isnan(p->levels[1]) ? 0 : 200;
 	report->before = p->levels[0];
 	report->after = p->levels[1];
 	p->trained = 0;
 	p->batches = 0;
-}
-
-/* After a window: how the mean model does at home. */
-static void loop_level(struct loop *l, struct place *p)
-{
-	struct phub_score score = {0};
-	const float *weights[TENSORS];
-
-	for (unsigned t = 0; t < TENSORS; t++)
-		weights[t] = p->tensors[t].weights;
 	p->levels[0] = p->levels[1];
 	p->levels[1] = NAN;
-	if (l->scout.tries > 0 && l->run->samples[p->rank] > 0 &&
-		place_evaluate(p, weights, mix_64(l->scout.config.seed ^ mix_64(0 ^ mix_64(p->rank))), &score) == 0)
-		p->levels[1] = score.loss / (double)score.samples;
+}
+
+/* What all show of the last tensor. Returns their shares, as floats add up. */
+static float loop_show(struct loop *l, float *sum)
+{
+	float shown[ELEMENTS] = {0}, shares = 0;
+
+	for (unsigned k = 0; k < l->run->world; k++) {
+		const double share = mean_show(&l->places[k].site, TENSORS - 1, k ? shown : sum);
+
+		shares += (float)share;
+		l->places[k].travelled += share > 0 ? mean_bytes(&l->places[k].site) : 0;
+		for (uint32_t i = 0; k > 0 && i < sizes[TENSORS - 1]; i++)
+			sum[i] += shown[i];
+	}
+	return shares;
+}
+
+/* How the mean model does at home, after a window, or the exchange that sites have shown something in. */
+static void loop_level(struct loop *l)
+{
+	const bool shows = !site_exchanges(&l->places[0].site, TENSORS - 1);
+	float sum[ELEMENTS], room[TENSORS][ELEMENTS], shares = 0;
+
+	if (l->scout.tries == 0)
+		return;
+	if (shows)
+		shares = loop_show(l, sum);
+	for (unsigned k = 0; k < l->run->world; k++) {
+		struct place *p = &l->places[k];
+		const uint64_t draw = mix_64(l->scout.config.seed ^ mix_64(0 ^ mix_64(p->rank)));
+		struct phub_score score = {0};
+		const float *weights[TENSORS];
+
+		for (unsigned t = 0; t < TENSORS; t++)
+			weights[t] = mean_tensor(&p->site, t, sum, (double)shares, room[t]);
+		if (l->run->samples[k] > 0 && place_evaluate(p, weights, draw, &score) == 0)
+			p->levels[1] = score.loss / (double)score.samples;
+	}
+}
+
+/* Is it so that sites show each other the last tensor in the next exchange? */
+static bool loop_shows(const struct loop *l)
+{
+	return loop_is_plus(l) && l->scout.now.exchanges == 0 && !site_exchanges(&l->places[0].site, TENSORS - 1);
 }
 
 /* Models travel among sites with data. */
@@ -229,7 +278,7 @@ static void loop_window(struct loop *l, struct scout_report *reports)
 		if (l->run->samples[k] > 0)
 			reports[k] = (struct scout_report){.host = loop_host(l, k) + 1};
 		if (loop_is_plus(l)) {
-			loop_report(p, l->scout.config.plus.tries, &reports[k]);
+			loop_report(p, &reports[k]);
 			continue;
 		}
 		reports[k].home = loop_try(l, k, k, &unused);
@@ -319,11 +368,10 @@ static void loop_decide(struct loop *l, struct scout_report *reports)
 		p->began = p->site.counts.steps;
 	}
 	scout_observe(&l->scout, reports, l->run->world, &decision);
-	for (unsigned k = 0; k < l->run->world; k++) {
+	for (unsigned k = 0; k < l->run->world; k++)
 		site_set_theta(&l->places[k].site, decision.theta);
-		if (loop_is_plus(l))
-			loop_level(l, &l->places[k]);
-	}
+	if (loop_is_plus(l) && site_exchanges(&l->places[0].site, TENSORS - 1))
+		loop_level(l);
 }
 
 static int loop_run(const struct skewed *run)
@@ -358,7 +406,7 @@ static int loop_run(const struct skewed *run)
 	loop_share(&l);
 	for (unsigned step = 0; step < run->steps; step++) {
 		struct scout_report reports[SITES_MAX];
-		bool window;
+		bool window, shows;
 
 		for (unsigned k = 0; k < run->world; k++) {
 			if (step == run->theta_at && run->theta_at)
@@ -376,15 +424,18 @@ static int loop_run(const struct skewed *run)
 		window = l.scouted && step + 1 - l.places[0].began >= l.scout.config.period;
 		if (window)
 			loop_window(&l, reports);
+		shows = loop_shows(&l);
 		loop_exchange(&l, rate_at(step));
+		if (shows)
+			loop_level(&l);
 		if (window)
 			loop_decide(&l, reports);
 	}
 	for (unsigned k = 0; k < run->world; k++)
 		printf("{\"event\":\"end\",\"rank\":%u,\"hash\":\"%016" PRIx64 "\",\"theta\":%g,\"bytes\":%" PRIu64
-		       ",\"windows\":%" PRIu64 "}\n",
+		       ",\"shown\":%" PRIu64 ",\"windows\":%" PRIu64 "}\n",
 			k, place_hash(&l.places[k], TENSORS), l.places[k].site.config.theta,
-			l.places[k].site.counts.bytes_paper, l.scout.window);
+			l.places[k].site.counts.bytes_paper, l.places[k].travelled, l.scout.window);
 	return 0;
 }
 
@@ -598,7 +649,7 @@ static bool take_run(struct skewed *run, const char *name, const char *value)
 	} fields[] = {{"steps", &run->steps}, {"die_at", &run->die_at}, {"die_try", &run->die_try},
 		{"pause_ms", &run->pause_ms}, {"lazy_ms", &run->lazy_ms}, {"theta_at", &run->theta_at},
 		{"score_at", &run->score_at}, {"lies", &run->lies}, {"fails", &run->fails}, {"blind", &run->blind},
-		{"nan_at", &run->nan_at}, {"nans", &run->nans}, {"nan_again", &run->nan_again}};
+		{"nan_at", &run->nan_at}, {"nans", &run->nans}, {"nan_again", &run->nan_again}, {"norm", &run->norm}};
 
 	for (unsigned i = 0; i < sizeof(fields) / sizeof(fields[0]); i++) {
 		if (strcmp(fields[i].name, name) == 0) {

@@ -16,6 +16,7 @@ from rig import check, holds
 SKEWED = rig.BUILD / "tests/system/skewed"
 WORLD = 3
 BOX_LOST = -116
+CANNOT = 4
 GRID = {"local": {"thetas": "1,2,5,10", "first": 2, "period": 10}, "gaia": {"thetas": ".02,.05,.1,.2", "first": 2, "period": 10}}
 ALGORITHMS = {"bsp": {}, "gaia": {"theta": .1}, "local": {"theta": 7}, "dgc": {"theta": .05, "clip": 1, "warmup": 10}}
 
@@ -137,17 +138,50 @@ def scouts():
 
 
 def pulls():
-    """scout+ decides at the box as in a loop, from sums alone: nothing travels; alike sites loosen, and pulled ones do not"""
+    """scout+ decides at the box as in a loop, from sums alone: no model travels, but what Gaia leaves at its site, where a trial of the
+    mean model is due; alike sites loosen, and pulled ones do not"""
     box = rig.Box()
     for name, grid in GRID.items():
         for pull in (0, 10):
             grid = {**grid, "thetas": grid["thetas"] if name == "local" else "0,.05,.1,.2"}
             more = {"policy": "scout+", "pull": pull, "steps": 140, **grid}
             ends = as_loop(box, f"{name}-{pull}", algorithm=name, **more)
-            check(all(end["bytes_travel"] == 0 and end["windows"] > 5 for end in ends), f"{ends}")
+            shown = [want["shown"] for want in loop(algorithm=name, **more)]
+            check([end["bytes_travel"] for end in ends] == shown, f"{ends}, {shown} in one process")
+            check(all(end["windows"] > 5 for end in ends) and all(bytes % 40 == 0 and (bytes > 0) == (name == "gaia") for bytes in shown), f"{ends}")
             tightest = float(grid["thetas"].split(",")[0])
             check((ends[0]["theta"] > tightest) == (pull == 0), f"{name}, pull {pull}: theta {ends[0]['theta']}: {ends[0]['reason']}")
     as_loop(box, "uneven", algorithm="local", policy="scout+", weighted=1, samples="3,0,5", **GRID["local"])
+    more = {"algorithm": "gaia", "policy": "scout+", "weighted": 1, "samples": "3,0,5", "thetas": "0,.05,.1,.2", "period": 10}
+    ends = as_loop(box, "uneven-gaia", norm=1, **more)
+    check([end["bytes_travel"] for end in ends] == [want["shown"] for want in loop(norm=1, **more)], f"{ends}")
+    check([end["bytes_travel"] > 0 for end in ends] == [True, False, True], f"who has no data shows nothing: {ends}")
+    box.stop()
+
+
+NORMS = {"bsp": {"policy": "scout+", "thetas": "1", "period": 10, "norm": 8},
+         "gaia": {"policy": "scout+", "thetas": "0,.05,.1,.2", "period": 10, "norm": 8}}
+
+
+def norms():
+    """over BSP and Gaia scout+ tells whose model does well with its own site's statistics alone that no theta mends it, within 50 steps;
+    whose does well with others', too, is not accused; and each site keeps its own"""
+    box = rig.Box()
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder, "log")
+        for name, options in NORMS.items():
+            for norm in (0, 8):
+                more = {"algorithm": name, "steps": 70, **options, "norm": norm}
+                ends = as_loop(box, f"{name}-{norm}", log=path, **more)
+                windows = [line for line in map(json.loads, path.read_text().splitlines()) if line["scout"] == "decision"]
+                told = [line["t"] for line in windows if line["action"] == "cannot"]
+                check(bool(told) == (norm > 0), f"{name}, norm {norm}: {windows}")
+                travelled = sum(line["bytes_travel"] for line in windows)
+                check(travelled % 40 == 0 and travelled > 80 and 0 <= ends[0]["bytes_travel"] - travelled <= 40, f"{windows}")
+                if norm == 0:
+                    continue
+                check(told[0] <= 50 and told[-1] == windows[-1]["t"] and windows[-1]["next"] == (name == "bsp"), f"{told}: {windows}")
+                holds(scout("explain", path, "--at", told[0]), "batch normalization", "No theta mends that; group normalization does")
     box.stop()
 
 
@@ -457,12 +491,14 @@ def lost_sites_of_scouts():
     """the same with scouts, which decide alike after it"""
     killed("local", 2, **GRID["local"])
     killed("gaia", 0, **GRID["gaia"])
+    for name, options in NORMS.items():
+        killed(name, 1, **options)
 
 
 def lost_on_the_way():
     """one is killed while models are tried: the others go on, and decide alike"""
     box = rig.Box()
-    for name, grid in GRID.items():
+    for name, grid in (*GRID.items(), *NORMS.items()):
         options = {"algorithm": name, "lost": "shrink", **grid}
         running = sites(box, name, **options, die_try=lambda rank: 4 if rank == 1 else 0)
         ends = [running[rank].end() for rank in (0, 2)]
@@ -500,6 +536,24 @@ def lost_box():
         box.stop()
 
 
+def lost_box_with_trials():
+    """a box that is killed where sites show each other what is to be tried: the bits of a loop, and the guard sees what it has to see"""
+    for exchanges in (20, 30):
+        address = f"127.0.0.1:{rig.free_port()}"
+        box = rig.Box(listen=address)
+        arguments = {"algorithm": "bsp", "steps": 100, **NORMS["bsp"]}
+        running = sites(box, "shown", resume_ms=30000, pause_ms=4, verbose=1, **arguments)
+        running[0].until(lambda line: line["exchanges"] >= exchanges)
+        box.kill()
+        box.wait()
+        box = rig.Box(listen=address)
+        ends = [site.end() for site in running]
+        check([end["hash"] for end in ends] == [want["hash"] for want in loop(**arguments)], f"{ends}")
+        check(all(end["action"] == CANNOT for end in ends) and len({end["reason"] for end in ends}) == 1, f"{ends}")
+        check(any(site.lines("stale") for site in running), "nobody saw it")
+        box.stop()
+
+
 def loop_distances(box, arguments):
     """Of Gaia, whose roundings differ: how a run that loses nothing ends."""
     return [site.end()["distance"] for site in sites(box, "whole", **arguments)]
@@ -531,5 +585,5 @@ def refused():
 
 
 if __name__ == "__main__":
-    rig.run([algorithms, outer_optimizers, weights_of_sites, leavers, scouts, pulls, off, wire, log, log_scores, log_bytes, log_full, alignment, bad_reports, one_bad_site,
-             no_numbers, no_numbers_told, lost_sites, lost_sites_of_scouts, lost_on_the_way, lost_box, example, refused])
+    rig.run([algorithms, outer_optimizers, weights_of_sites, leavers, scouts, pulls, norms, off, wire, log, log_scores, log_bytes, log_full, alignment, bad_reports, one_bad_site,
+             no_numbers, no_numbers_told, lost_sites, lost_sites_of_scouts, lost_on_the_way, lost_box, lost_box_with_trials, example, refused])

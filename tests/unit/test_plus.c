@@ -132,6 +132,7 @@ struct world {
 	double level; /* of the mean model's loss, and as it was tried before and after the window before; NaN: it was
 			 not */
 	double levels[2];
+	uint32_t tried; /* samples, for the latter */
 	unsigned turns;
 	unsigned batch; /* samples of a step */
 	unsigned each;  /* of a trial, whatever is asked for; 0: as asked */
@@ -182,7 +183,7 @@ static void world_show(struct world *w, struct plus_window *now)
 		return;
 	now->before = w->levels[0];
 	now->after = w->levels[1];
-	now->tried = isnan(w->levels[1]) ? 0 : w->each ? w->each : w->config.tries;
+	now->tried = isnan(w->levels[1]) ? 0 : w->each ? w->each : w->tried;
 }
 
 /* After the window: what a loose one leaves behind a tight one makes good. */
@@ -191,6 +192,7 @@ static void world_try(struct world *w, bool was_tight)
 	w->level = was_tight ? 1 : 1 + w->waste;
 	w->levels[0] = w->levels[1];
 	w->levels[1] = w->tells && w->verdict.tries > 0 ? w->level + 0.001 * normal() : NAN;
+	w->tried = w->verdict.tries;
 }
 
 static unsigned world_turn(struct world *w)
@@ -397,6 +399,84 @@ static void test_budgets(void **state)
 	}
 }
 
+/* The first two trials are of few samples, and come as soon as these may be spent; all others are of as many as there
+ * are to be, so that probes are as certain as ever. */
+static void test_first_trials(void **state)
+{
+	struct world w;
+	unsigned trials = 0, last = 0;
+
+	(void)state;
+	seed = 4;
+	world_init(&w, 10);
+	w.tells = true;
+	for (unsigned i = 0; i < 200; i++) {
+		world_turn(&w);
+		if (w.verdict.tries == 0)
+			continue;
+		assert_int_equal(w.verdict.tries, trials < 2 ? PLUS_FEW : w.config.tries);
+		assert_true(trials == 0 ? w.steps == 50 : trials > 1 || i == last + 1);
+		last = i;
+		trials++;
+	}
+	assert_true(trials > 20);
+	world_init(&w, 10); /* where that is no more than all */
+	w.tells = true;
+	w.config.tries = 30;
+	for (unsigned i = 0; i < 20; i++) {
+		world_turn(&w);
+		assert_true(w.verdict.tries == 0 || w.verdict.tries == 30);
+	}
+}
+
+/* Where a trial is not far from what the guard is against, the next two are of few samples, too. */
+static void test_doubtful_trials(void **state)
+{
+	struct plus_window now;
+	struct world w;
+
+	(void)state;
+	for (unsigned run = 0; run < 2; run++) {
+		unsigned few = 0;
+
+		world_init(&w, 10);
+		world_settle(&w);
+		for (unsigned i = 0; i < 20; i++) {
+			world_show(&w, &now);
+			now.train = 1;
+			now.after = run ? 1.3 : 1.2;
+			now.tried = w.verdict.tries;
+			w.index = plus_next(&w.plus, &w.config, &now, w.index, THETAS, 3, &w.verdict);
+			assert_true(w.verdict.cause == PLUS_THERE || w.verdict.cause == PLUS_WASTES);
+			few += w.verdict.tries == PLUS_FEW;
+		}
+		assert_true(run ? few > 15 : few < 3);
+	}
+}
+
+/* What few samples say is not compared with what many do: neither by probes, nor by the watch of the loss. */
+static void test_few_and_many(void **state)
+{
+	unsigned few = 0, many = 0;
+	struct world w;
+
+	(void)state;
+	seed = 4;
+	world_init(&w, 10);
+	w.batch = 200;
+	assert_true(world_settle(&w) > 0); /* nobody has tried a model yet */
+	w.tells = true;
+	for (unsigned i = 0; i < 12; i++) {
+		assert_true(world_turn(&w) > 0);
+		few += w.verdict.tries == PLUS_FEW;
+		many += w.verdict.tries == w.config.tries;
+		w.levels[1] += w.verdict.tries == PLUS_FEW ? 3 : 0;
+	}
+	assert_true(few == 2 && many == 10);
+	assert_true(w.plus.usual.count > 8 && fabs(w.plus.usual.mean) < 0.005);
+	assert_true(w.plus.loss.count > 8 && fabs(w.plus.loss.mean) < 0.005);
+}
+
 /* What probes find in the long run moves theta, although the pull is the same: also where a window's part of the
  * computing is not enough for a trial. */
 static void test_probes(void **state)
@@ -590,13 +670,19 @@ static void test_norm(void **state)
 		w.index = plus_next(&w.plus, &w.config, &now, w.index, THETAS, 3, &w.verdict);
 		assert_int_equal(w.index, 0);
 		assert_true((w.verdict.cause == PLUS_NORM) == (i > 0));
+		assert_true(w.plus.ease == 1); /* it is not theta's */
 	}
 	for (unsigned i = 0; i < 60; i++) { /* trials are rare */
 		world_show(&w, &now);
-		w.plus.asked = false;
+		w.plus.asked = 0;
 		assert_int_equal(plus_next(&w.plus, &w.config, &now, w.index, THETAS, 3, &w.verdict), 0);
 		assert_true(w.verdict.cause == PLUS_NORM && fabs(w.verdict.beyond - 1.4) < 1e-9);
 	}
+	world_show(&w, &now); /* less than when it was told, and not sound yet */
+	now.train = 0.1;
+	now.before = now.after = 0.4;
+	plus_next(&w.plus, &w.config, &now, w.index, THETAS, 3, &w.verdict);
+	assert_int_equal(w.verdict.cause, PLUS_NORM);
 	world_show(&w, &now);
 	now.train = 1.4;
 	now.before = now.after = 1.5;
@@ -644,12 +730,12 @@ static void test_apart(void **state)
 		assert_int_equal(part_turn(&w, 0.1, 1.5), 0); /* tried at the end of the window that was not tight */
 		assert_int_equal(w.verdict.cause, PLUS_WAITS);
 		for (unsigned i = 0; i < 40; i++) {
-			w.plus.asked = false;
+			w.plus.asked = 0;
 			assert_int_equal(part_turn(&w, 0.1, NAN), 0);
 			assert_int_equal(w.verdict.cause, PLUS_WAITS);
 			assert_int_equal(plus_span(&w.plus, PERIOD), PERIOD);
 		}
-		w.plus.asked = true;
+		w.plus.asked = 200;
 		part_turn(&w, 0.1, run == 0 ? 0.11 : run == 1 ? NAN : 1.5);
 		assert_int_equal(w.verdict.cause, run == 2 ? PLUS_NORM : PLUS_FIRST);
 		if (run < 2)
@@ -713,6 +799,9 @@ int main(void)
 		cmocka_unit_test(test_drift),
 		cmocka_unit_test(test_fills),
 		cmocka_unit_test(test_budgets),
+		cmocka_unit_test(test_first_trials),
+		cmocka_unit_test(test_doubtful_trials),
+		cmocka_unit_test(test_few_and_many),
 		cmocka_unit_test(test_probes),
 		cmocka_unit_test(test_worth),
 		cmocka_unit_test(test_near),

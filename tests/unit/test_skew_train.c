@@ -279,6 +279,88 @@ static void test_scouted(void **state)
 	assert_true(run(&config).hash == result.hash);
 }
 
+/* scout+ at the tightest theta, in windows of 50 steps, of which there is one after those that it measures in. */
+static struct skew_train_config watched(
+	enum site_algorithm algorithm, enum skew_norm norm, struct scout_config *scout, struct windows *seen)
+{
+	struct skew_train_config config = small(algorithm, norm);
+
+	config.split.percent = 100;
+	config.split.sites = 5;
+	config.steps = 120;
+	config.batch = 20;
+	config.theta = algorithm == SITE_GAIA ? 0 : 1;
+	scout_defaults(scout);
+	scout->policy = SCOUT_PLUS;
+	scout->thetas[0] = config.theta;
+	scout->theta_count = 1;
+	scout->period = 50;
+	config.tell = note;
+	config.context = seen;
+	return config;
+}
+
+/* scout+ tries the mean model, and shows what for that the algorithm leaves at a site, and nothing else; whether it
+ * does or not, weights are the same. */
+static void test_trials(void **state)
+{
+	(void)state;
+	for (unsigned a = 0; a <= SITE_LOCAL; a++)
+		for (unsigned norm = SKEW_NORM_BATCH; norm <= SKEW_NORM_GROUP; norm++) {
+			struct scout_config scout;
+			struct windows seen = {.count = 0};
+			struct skew_train_config config =
+				watched((enum site_algorithm)a, (enum skew_norm)norm, &scout, &seen);
+			struct skew_result alone, result;
+			unsigned trials = 0;
+
+			config.steps = 45;
+			config.batch = 10;
+			scout.plus.tries = 5;
+			alone = run(&config);
+			config.scout = &scout;
+			result = run(&config);
+			assert_true(result.hash == alone.hash && result.bytes == alone.bytes);
+			for (unsigned i = 0; i < seen.count; i++)
+				trials += seen.decisions[i].tries > 0;
+			assert_true(trials > 1);
+			assert_int_equal(result.bytes_travel,
+				norm == SKEW_NORM_BATCH && a != SITE_LOCAL ? trials * 4 * 2 * (16 + 32) : 0);
+		}
+}
+
+/* At 100 % skew no theta mends batch normalization, and scout+ says so after 110 steps, whatever the algorithm; of
+ * group normalization it does not. */
+static void test_norms(void **state)
+{
+	const struct skew_data_config part = {.side = 14, .train_count = 20000, .valid_count = 100};
+	struct skew_data data;
+	struct err e = {0};
+
+	(void)state;
+	if (skew_data_load(&part, &data, &e) == -ENOENT) {
+		printf("%s\n", e.text);
+		skip();
+	}
+	for (unsigned a = 0; a <= SITE_LOCAL; a++)
+		for (unsigned norm = SKEW_NORM_BATCH; norm <= SKEW_NORM_GROUP; norm++) {
+			struct scout_config scout;
+			struct windows seen = {.count = 0};
+			struct skew_train_config config =
+				watched((enum site_algorithm)a, (enum skew_norm)norm, &scout, &seen);
+			struct skew_result result;
+
+			config.split.seed = 100;
+			config.scout = &scout;
+			assert_int_equal(skew_train(&config, &data, &data.valid, &result, &e), 0);
+			assert_int_equal(seen.ends[seen.count - 1], 110);
+			for (unsigned i = 0; i < seen.count; i++)
+				assert_true((seen.decisions[i].action == SCOUT_CANNOT) ==
+					    (norm == SKEW_NORM_BATCH && i + 1 == seen.count));
+		}
+	skew_data_fini(&data);
+}
+
 /* Models are those of the middle of an interval: equal at theta 1, and where all are tried on the same samples nothing
  * is lost then, however skewed; apart at theta 4. */
 static void test_phase(void **state)
@@ -555,6 +637,8 @@ int main(void)
 		cmocka_unit_test(test_alone),
 		cmocka_unit_test(test_bytes),
 		cmocka_unit_test(test_scouted),
+		cmocka_unit_test(test_trials),
+		cmocka_unit_test(test_norms),
 		cmocka_unit_test(test_phase),
 		cmocka_unit_test(test_logged),
 		cmocka_unit_test(test_rivals),

@@ -46,12 +46,13 @@ class Site:
     what the skew costs (policy="scout+": what lost() is told, too): `evaluate(model, draw, samples)` tries a model, this site's or one that came here,
     on a sample of this site's training data that follows from `draw`, of as many as `samples` says (0: as you like), and returns
     (samples, correct, loss), sums; classification() makes one.
-    It runs in eval mode and without gradients, with the weights to be tried in the model. Options are those of phub.Site and
+    It runs in eval mode and without gradients, with the weights to be tried in the model; with scout+ those of the mean model, whose
+    running statistics are the mean of the sites'. Options are those of phub.Site and
     phub.connect(), rank and world as in DistributedOptimizer.
 
     The constructor is collective: all begin with rank 0's weights. Parameters that require gradients are trained; buffers
     (running statistics) of floats go with the model where the algorithm averages weights, and where it travels; others
-    are each site's own.
+    are each site's own. With scout+ over bsp and gaia sites show each other theirs where the mean model is to be tried.
 
     `within`: options of a site inside of this one, at a job of its own that is its box's alone (phub.h: sites in sites):
     within=dict(url="phub://box/rack", rank=r, world=n, algorithm="local", theta=1) talks tightly in a rack, and this one, with

@@ -8,7 +8,8 @@ from typing import Any, Dict, List, Optional
 class Window:
     """What a site says of a window of steps to `phub scout advise --policy scout+`: averaged() after each average, lost() after each
     mini-batch; report() makes the line for ask(), and the next window begins. Where the answer has "tries" above 0, tried() then says
-    how the mean model does on as many samples of this site, always the same. `weight`: of this site in the mean."""
+    how the mean model (with the mean of the sites' running statistics) does on as many samples of this site, as many always the same.
+    `weight`: of this site in the mean."""
 
     def __init__(self, site: int, weight: float = 1):
         self.site, self.weight = site, weight
