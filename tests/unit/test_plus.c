@@ -429,31 +429,6 @@ static void test_first_trials(void **state)
 	}
 }
 
-/* Where a trial is not far from what the guard is against, the next two are of few samples, too. */
-static void test_doubtful_trials(void **state)
-{
-	struct plus_window now;
-	struct world w;
-
-	(void)state;
-	for (unsigned run = 0; run < 2; run++) {
-		unsigned few = 0;
-
-		world_init(&w, 10);
-		world_settle(&w);
-		for (unsigned i = 0; i < 20; i++) {
-			world_show(&w, &now);
-			now.train = 1;
-			now.after = run ? 1.3 : 1.2;
-			now.tried = w.verdict.tries;
-			w.index = plus_next(&w.plus, &w.config, &now, w.index, THETAS, 3, &w.verdict);
-			assert_true(w.verdict.cause == PLUS_THERE || w.verdict.cause == PLUS_WASTES);
-			few += w.verdict.tries == PLUS_FEW;
-		}
-		assert_true(run ? few > 15 : few < 3);
-	}
-}
-
 /* What few samples say is not compared with what many do: neither by probes, nor by the watch of the loss. */
 static void test_few_and_many(void **state)
 {
@@ -800,7 +775,6 @@ int main(void)
 		cmocka_unit_test(test_fills),
 		cmocka_unit_test(test_budgets),
 		cmocka_unit_test(test_first_trials),
-		cmocka_unit_test(test_doubtful_trials),
 		cmocka_unit_test(test_few_and_many),
 		cmocka_unit_test(test_probes),
 		cmocka_unit_test(test_worth),
