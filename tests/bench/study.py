@@ -3,7 +3,7 @@
 """How often should sites with skewed labels talk? The findings of SkewScout (Hsieh et al., ICML'20) on Fashion-MNIST, a PASS or
 FAIL for each, and what controllers save beside the best fixed theta and beside others' rules (tests/bench/skew_rivals.h).
 
-Usage: study.py             the quick grid: one seed, three where a line hangs on few points
+Usage: study.py             the quick grid: one theta of each rival; one seed, three where a line hangs on few points
        study.py --full      K = 2, 5, 10, every skew, norm and Dirichlet, seeds 1 to 10: days
        study.py --torch     the main cells by PyTorch processes at a box (study_torch.py), beside the same in one process; seed 1
        --lines R1,R6        only these lines, and the cells that they need
@@ -42,7 +42,7 @@ import subprocess
 import sys
 
 from study_cells import BETTER, GRIDS, SKEWS, STEPS, USUAL, Grid, Results, Spread
-from study_lines import CHOICE, LINES, corner_cells, judge
+from study_lines import CHOICE, LINES, corner_cells, judge, steady_cells
 from study_runs import Failure, Runner, say
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -108,18 +108,18 @@ def plan(grids, names, options):
     stages += [(grid, others(grid)) for grid in grids if grid.full and set(names) >= set(LINES)]
     wanted = []
     for grid, cells in stages:
-        corners = set(corner_cells(grid))
-        pairs = [(cell, seed) for cell in cells for seed in seeds_of(grid, cell in corners, options)]
+        steady = set(steady_cells(grid))
+        pairs = [(cell, seed) for cell in cells for seed in seeds_of(grid, cell in steady, options)]
         wanted += sorted(pairs, key=lambda pair: pair[1])
     return list(dict.fromkeys(wanted))
 
 
-def seeds_of(grid, corner, options):
+def seeds_of(grid, steady, options):
     if options.seeds:
         return options.seeds
     if options.on == "valid":
         return range(100, 103) if grid.full else (100,)
-    return range(1, 11) if grid.full else (1, 2, 3) if corner else (1,)
+    return range(1, 11) if grid.full else (1, 2, 3) if steady else (1,)
 
 
 # ---- report ----

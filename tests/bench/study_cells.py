@@ -23,9 +23,9 @@ QUICK_GRIDS = {"local": (2, 5, 10, 20, 50), "gaia": (0.02, 0.05, 0.1, 0.2, 0.4)}
 USUAL = {"local": 20, "gaia": 0.1, "dgc": 0.001}
 # Of rivals, the tightest first; AdaComm's steps between looks were found on seed 100, --on valid, at 60 % skew.
 RIVALS = {"fda": (0.3, 0.5, 0.7, 1, 3, 10), "qsr": (0.07, 0.08, 0.11, 0.16, 0.24), "adacomm": (5, 10, 20, 50, 100)}
-QUICK_RIVALS = {"fda": (0.5, 1, 3), "qsr": (0.07, 0.11, 0.16, 0.24), "adacomm": (5, 20, 100)}
 # For all skews, as `study.py --full --sites 5 --on valid --lines choice` chooses: see choose().
 CHOSEN = {"fda": 0.5, "qsr": 0.07, "adacomm": 5}
+QUICK_RIVALS = {rival: (theta,) for rival, theta in CHOSEN.items()}
 EVERY = 300
 TRACE = (0.30, 0.15, 0.10, 0.05, 0.05, 0.10, 0.10, 0.05, 0.05, 0.05, 0.05, 0.10, 0.10, 0.15, 0.15, 0.20, 0.25, 0.30)
 DRIFT = ((0, 0), (500, 100), (1000, 20))  # from a step on, percent

@@ -58,6 +58,12 @@ def corner_cells(grid):
         [grid.usual(algorithm, skew) for algorithm in ("gaia", "local", "dgc") for skew in (0, 100)]
 
 
+def steady_cells(grid):
+    """Of the quick grid, those that have three seeds: points lost differ by some tenths from one to another, and lines hang on that."""
+    return corner_cells(grid) + [grid.cell(skew=skew) for skew in SKEWS] + [grid.scouted("hill", algorithm, 20) for algorithm in GRIDS] + \
+        [grid.scouted(BETTER, algorithm, skew) for algorithm in GRIDS for skew in SKEWS]
+
+
 def line_r1(grid, results):
     more, ok = [], True
     for algorithm in ("gaia", "local"):
@@ -266,8 +272,9 @@ def against(grid, results, rival):
         close += [word] if round(lost - theirs_lost, 6) <= EQUAL else []
     others = ", ".join(f"{cell.theta:g}: {won(with_one_theta(grid, results, rival, cell.theta))}" for cell in grid.rivals(rival, 0) if cell.theta != theta)
     more = [f"{rival} {theta:g}: {won(words)}: {'; '.join(told)}",
-            f"  where no more than {EQUAL} points more are lost than by the rival: {won(close)}; with another theta for all skews: {others}"]
-    for name, sent in (("", results.bytes), (", bytes from 20 % on", results.late_bytes)):
+            f"  where no more than {EQUAL} points more are lost than by the rival: {won(close)}" +
+            (f"; with another theta for all skews: {others}" if others else "")]
+    for name, sent in (("", results.bytes), (", bytes from 20 % on", results.late_bytes)) if others else ():
         best, told = with_hindsight(grid, results, rival, sent)
         more.append(f"  the best theta at each skew, with hindsight{name}: {won(best)}: {'; '.join(told)}")
     return words.count("wins"), more
