@@ -601,8 +601,8 @@ def torch_runs():
         study_cells.STEPS = steps
     model = 4 * (9 * 16 + 2 * 16 + 16 * 9 * 32 + 2 * 32 + 32 * 9 * 10 + 10)
     check(run.points > 50, f"{run.points} % are right")
-    check([(window["t"], window["theta"]) for window in scouted.windows] == [(t, 1) for t in range(10, 60, 10)], f"{scouted.windows}")
-    check(50 <= (100 - 50) // scouted.windows[-1]["next"] + 50 == scouted.end["exchanges"] < 100, f"{scouted.windows[-1]}, then {scouted.end}")
+    check([(window["t"], window["theta"]) for window in scouted.windows] == [(t, 1) for t in range(10, 70, 10)], f"{scouted.windows}")
+    check(60 <= (100 - 60) // scouted.windows[-1]["next"] + 60 == scouted.end["exchanges"] < 100, f"{scouted.windows[-1]}, then {scouted.end}")
     check(run.bytes == 100 * model and run.end["bytes_early"] == 20 * model and run.end["exchanges"] == 100, f"{run.end}")
     check(run.box == run.end["bytes_wire"] and 1 < run.box / run.bytes < 1.04, f"{run.end}")
 
