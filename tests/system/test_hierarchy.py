@@ -31,7 +31,7 @@ def auto():
             text = subprocess.run([PHUB, "jobs", boxes[0].address], check=True, capture_output=True, text=True, env=rig.QUIET).stdout
             check(f"{job}: hierarchy auto took {found.get('hierarchy_why')}\n" in text or job == "sharded", text)
             listed = subprocess.run([PHUB, "boxes", "--racks", path], capture_output=True, text=True, env=rig.QUIET).stdout
-            holds(listed, *(rf"(?m)^b{i} .* {job} {len(at)}/{len(at)} \(1 here\)$" for i, box in enumerate(boxes) if box in at and f"b{i}," in path.read_text()))
+            holds(listed, *(rf"(?m)^b{i} .* {job} {len(at)}/{len(at)} \(1 here\)(, |$)" for i, box in enumerate(boxes) if box in at and f"b{i}," in path.read_text()))
             for worker in crew:
                 worker.kill()
             return found
