@@ -11,13 +11,19 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static bool beside_may(const char *path)
+void beside_folder(const char *path, char folder[PATH_MAX])
 {
 	const char *slash = strrchr(path, '/');
+
+	snprintf(folder, PATH_MAX, "%.*s", slash ? (int)(slash - path) + 1 : 1, slash ? path : ".");
+}
+
+static bool beside_may(const char *path)
+{
 	char folder[PATH_MAX];
 	struct stat status;
 
-	snprintf(folder, sizeof(folder), "%.*s", slash ? (int)(slash - path) + 1 : 1, slash ? path : ".");
+	beside_folder(path, folder);
 	if (stat(path, &status) == 0 && (!S_ISREG(status.st_mode) || access(folder, W_OK | X_OK) < 0))
 		return false;
 	return true;

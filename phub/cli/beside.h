@@ -21,6 +21,9 @@ struct beside {
  * written in place. 0; -ENAMETOOLONG. Nothing is opened: errors of the folder are those of opening `part`. */
 int beside_begin(const char *path, struct beside *out, struct err *e);
 
+/* The folder that a file of this name is in, which need not be there. */
+void beside_folder(const char *path, char folder[PATH_MAX]);
+
 /* It is closed. Whole: it goes to its place. Else it goes away, and what was there stays. 0, or errors of rename(2),
  * after which it has gone. */
 int beside_end(const struct beside *b, bool whole, struct err *e);

@@ -17,6 +17,7 @@
 
 #include "phub/base/clock.h"
 #include "phub/cli/args.h"
+#include "phub/cli/beside.h"
 #include "phub/cli/cli.h"
 #include "phub/cli/output.h"
 #include "topology/cost.h"
@@ -461,12 +462,11 @@ static int probe_ask(struct probe_command *c, struct err *e)
 /* Before anything is measured. */
 static int probe_check_out(const struct probe_command *c, struct err *e)
 {
-	const char *slash = strrchr(c->out, '/');
 	char folder[PATH_MAX];
 
 	if (!c->force && access(c->out, F_OK) == 0)
 		return err_set(e, -EEXIST, "%s is there already; --force writes it anew", c->out);
-	snprintf(folder, sizeof(folder), "%.*s", slash ? (int)(slash - c->out) + 1 : 1, slash ? c->out : ".");
+	beside_folder(c->out, folder);
 	if (access(folder, W_OK | X_OK) < 0)
 		return err_set(e, -errno, "cannot write --out %s: %s: %s", c->out, folder, strerror(errno));
 	return 0;

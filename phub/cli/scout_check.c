@@ -20,6 +20,7 @@
 #include "client/scout/shadow.h"
 #include "client/url.h"
 #include "phub/base/clock.h"
+#include "phub/cli/beside.h"
 #include "phub/cli/cli.h"
 #include "transport/stream.h"
 
@@ -162,13 +163,6 @@ int scout_check_environment(struct err *e)
 
 /* ---- the log ---- */
 
-static void check_folder_of(const char *path, char folder[PATH_MAX])
-{
-	const char *slash = strrchr(path, '/');
-
-	snprintf(folder, PATH_MAX, "%.*s", slash ? (int)(slash - path) + 1 : 1, slash ? path : ".");
-}
-
 /* By a file without a name. */
 int scout_check_room(const char *path, struct err *e)
 {
@@ -176,7 +170,7 @@ int scout_check_room(const char *path, struct err *e)
 	char folder[PATH_MAX];
 	int fd, rc = 0;
 
-	check_folder_of(path, folder);
+	beside_folder(path, folder);
 	fd = open(folder, O_TMPFILE | O_WRONLY | O_CLOEXEC, 0600);
 	if (fd < 0)
 		return errno == ENOSPC || errno == EDQUOT
@@ -193,7 +187,7 @@ static int check_folder(const char *path, struct err *e)
 {
 	char folder[PATH_MAX];
 
-	check_folder_of(path, folder);
+	beside_folder(path, folder);
 	if (access(folder, W_OK | X_OK) < 0)
 		return err_set(e, -errno, "cannot write %s: %s: %s", path, folder, strerror(errno));
 	return scout_check_room(path, e);

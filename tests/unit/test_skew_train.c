@@ -88,6 +88,17 @@ static double accuracy(const struct skew_result *result)
 	return (double)result->score.correct / result->score.count;
 }
 
+/* The test is skipped where the images are not there. */
+static void load(const struct skew_data_config *config, struct skew_data *data)
+{
+	struct err e = {0};
+
+	if (skew_data_load(config, data, &e) == -ENOENT) {
+		printf("%s\n", e.text);
+		skip();
+	}
+}
+
 /*
  * Two sites, 2,000 images, 90 steps: 77 to 78 % were seen. A model that guesses has 10 %. Whether each gradient is
  * right is test_skew_model's to say: one that is wrong in a single term can come this far.
@@ -105,10 +116,7 @@ static void test_fashion(void **state)
 	struct err e = {0};
 
 	(void)state;
-	if (skew_data_load(&small_data, &data, &e) == -ENOENT) {
-		printf("%s\n", e.text);
-		skip();
-	}
+	load(&small_data, &data);
 	for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		struct skew_train_config config = skew_train_defaults();
 		struct skew_result result;
@@ -338,10 +346,7 @@ static void test_norms(void **state)
 	struct err e = {0};
 
 	(void)state;
-	if (skew_data_load(&part, &data, &e) == -ENOENT) {
-		printf("%s\n", e.text);
-		skip();
-	}
+	load(&part, &data);
 	for (unsigned a = 0; a <= SITE_LOCAL; a++)
 		for (unsigned norm = SKEW_NORM_BATCH; norm <= SKEW_NORM_GROUP; norm++) {
 			struct scout_config scout;
