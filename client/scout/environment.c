@@ -314,6 +314,19 @@ static const char *environment_lost(unsigned i)
 	return names[i];
 }
 
+static int environment_job(const struct reader *r, struct environment *room)
+{
+	int rc = reader_choice(r, "LOST", environment_lost, PHUB_LOST_WAIT + 1, "fail, shrink, wait");
+	uint64_t reproducible = 0;
+
+	if (rc < 0 && rc != -ENOENT)
+		return rc;
+	room->lost = rc >= 0 ? rc : -1;
+	rc = reader_whole(r, "REPRODUCIBLE", 0, 1, &reproducible);
+	room->reproducible = rc > 0 ? (int)reproducible : -1;
+	return rc < 0 ? rc : 0;
+}
+
 int environment_apply(struct phub_site_options *options, struct environment *room, struct err *e)
 {
 	const struct reader r = {options->link, e};
@@ -321,7 +334,7 @@ int environment_apply(struct phub_site_options *options, struct environment *roo
 		reader_choice(&r, "ALGORITHM", environment_algorithm, SITE_ALGORITHM_COUNT, "bsp, gaia, local, dgc");
 	int rc;
 
-	*room = (struct environment){.scout = {.size = 0}, .lost = -1};
+	*room = (struct environment){.scout = {.size = 0}, .lost = -1, .reproducible = -1};
 	if (algorithm < 0 && algorithm != -ENOENT)
 		return algorithm;
 	if (algorithm >= 0) {
@@ -333,11 +346,7 @@ int environment_apply(struct phub_site_options *options, struct environment *roo
 		rc = environment_begin(&r, options, room);
 	if (rc == 0)
 		rc = environment_rest(&r, room, options->scout == &room->scout);
-	if (rc < 0)
-		return rc;
-	rc = reader_choice(&r, "LOST", environment_lost, PHUB_LOST_WAIT + 1, "fail, shrink, wait");
-	room->lost = rc >= 0 ? rc : -1;
-	return rc >= 0 || rc == -ENOENT ? 0 : rc;
+	return rc < 0 ? rc : environment_job(&r, room);
 }
 
 int environment_shadow(const char *link, double *out, struct err *e)

@@ -21,6 +21,9 @@
  *      PHUB_SCOUT_UNIT        likewise, of all: bytes, seconds, money: what costs are in; with PHUB_SCOUT_RATE,
  *                             LATENCY, PRICE, RATE_WITHIN, LATENCY_WITHIN, PRICE_WITHIN
  *      PHUB_SCOUT_LOST        fail, shrink, wait: what becomes of the site's job when a worker is lost
+ *      PHUB_SCOUT_REPRODUCIBLE
+ *                             0, 1: the sums of the site's job are made in the order of ranks, so that what is learned,
+ *                             and decided, follows from seeds alone, over any transport
  *      PHUB_SCOUT_SHADOW      thetas, with commas between: what rank 0 would send at them goes into its decision log
  *      PHUB_SCOUT_LOG         its decision log, where the program says nothing of one
  *
@@ -38,7 +41,8 @@
 struct environment {
 	struct phub_scout_options scout;
 	double thetas[SCOUT_THETAS_MAX];
-	int lost; /* enum phub_lost, of the job; -1: as it is */
+	int lost;         /* enum phub_lost, of the job; -1: as it is */
+	int reproducible; /* likewise, 0 or 1 */
 };
 
 /*

@@ -102,6 +102,8 @@ static int sites_settle(
 	rc = sites_check_job(s->phub, s->at_box, e);
 	if (rc == 0 && given->lost >= 0) /* the box hears it at the start */
 		s->phub->settings.lost = (enum phub_lost)given->lost;
+	if (rc == 0 && given->reproducible >= 0) /* likewise */
+		s->phub->settings.reproducible = given->reproducible;
 	s->may_lose = s->phub->settings.lost != PHUB_LOST_FAIL;
 	if (rc == 0 && o->scout) {
 		s->scouted = true;

@@ -250,6 +250,9 @@ static bool run_set_scout(const struct run_options *o, struct scout_crew *crew)
 {
 	bool good = run_set_log(crew, o->out);
 
+	/* What two runs have learned differs by roundings where a sum is made as sites come in. */
+	if (!getenv("PHUB_SCOUT_REPRODUCIBLE"))
+		good = good && scout_crew_set(crew, "PHUB_SCOUT_REPRODUCIBLE=1");
 	if (o->algorithm != RUN_GIVEN_NOT)
 		good = good && scout_crew_set(crew, "PHUB_SCOUT_ALGORITHM=%s", run_algorithms[o->algorithm]);
 	if (o->given.policy != RUN_GIVEN_NOT)

@@ -601,6 +601,8 @@ static bool take_job(struct skewed *run, const char *name, const char *value)
 		run->options.log = value;
 	else if (strcmp(name, "transport") == 0)
 		run->job.transport = value;
+	else if (strcmp(name, "reproducible") == 0)
+		run->job.reproducible = number != 0;
 	else if (strcmp(name, "resume_ms") == 0)
 		run->job.resume_ms = number;
 	else

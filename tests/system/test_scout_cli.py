@@ -429,13 +429,13 @@ def run_sites():
         holds(err, rf"\[{k}\] to stderr")
         check((FOLDER / f"env{k}").read_text().split("\n")[:-1] == [
             "PHUB_SCOUT_ALGORITHM=local", "PHUB_SCOUT_LAMBDA_BYTES=0.5", "PHUB_SCOUT_LAMBDA_LOSS=20", "PHUB_SCOUT_LATENCY=0.02", f"PHUB_SCOUT_LOG={FOLDER}/out.jsonl", "PHUB_SCOUT_PERIOD=50", "PHUB_SCOUT_POLICY=hill",
-            "PHUB_SCOUT_RATE=100000000", "PHUB_SCOUT_SEED=7", "PHUB_SCOUT_SHADOW=1,4", "PHUB_SCOUT_SIGMA=0.02", "PHUB_SCOUT_THETA=2",
+            "PHUB_SCOUT_RATE=100000000", "PHUB_SCOUT_REPRODUCIBLE=1", "PHUB_SCOUT_SEED=7", "PHUB_SCOUT_SHADOW=1,4", "PHUB_SCOUT_SIGMA=0.02", "PHUB_SCOUT_THETA=2",
             "PHUB_SCOUT_THETAS=1,2,20", "PHUB_SCOUT_TRIM=0.2", "PHUB_SCOUT_UNIT=seconds"], (FOLDER / f"env{k}").read_text())
     holds(out, r"\nout +local +hill +160 ")
     with somebody() as address:
         out, _ = phub("run", "--sites", 1, "--box", f"phub://{address}/job", "--out", "out.jsonl", "--json", "--", "sh", "-c",
                       'echo $PHUB_URL; env | grep -c ^PHUB_SCOUT_; cp "$0" "$PHUB_SCOUT_LOG"', hill())
-        check(out.startswith(f"[0] phub://{address}/job\n[0] 1\n") and json.loads(out.splitlines()[-1])["ended"], out)
+        check(out.startswith(f"[0] phub://{address}/job\n[0] 2\n") and json.loads(out.splitlines()[-1])["ended"], out)
         out, _ = phub("run", "--sites", 1, "--box", f"phub://127.0.0.1:{rig.free_port()},{address}/job", "--worth", "0.1", "--policy", "scout+", "--price", "3",
                       "--unit", "money", "--out", "out.jsonl", "--", "sh", "-c", 'env | grep ^PHUB_SCOUT_ | sort; cp "$0" "$PHUB_SCOUT_LOG"', hill())
         check(out.startswith("[0] PHUB_SCOUT_LOG="), out)
@@ -754,6 +754,21 @@ def run_stays():
     check(found["alone.jsonl"]["bytes"] == found["fixed.jsonl"]["bytes"] > 0, str(found))
 
 
+def run_repeats():
+    """run: over any transport a run follows from its seed, bit for bit, but where the environment says that it need not"""
+    def ends(transport):
+        out, _ = phub("run", "--sites", 4, "--policy", "scout+", "--algorithm", "local", "--thetas", "1,2,5,10", "--seed", 3, "--set", f"transports={transport}", "--out", "repeats.jsonl",
+                      "--", "sh", "-c", 'exec "$0" "$PHUB_URL" rank=$RANK world=$WORLD_SIZE steps=400 reproducible=0', SKEWED)
+        decided = [{**line, "bytes_wire": 0, "seconds": 0} for line in lines((FOLDER / "repeats.jsonl").read_text())]
+        return sorted(re.findall('"event":"end".*"hash":"([0-9a-f]*)"', out)), decided
+
+    found = [ends(transport) for transport in ("tcp", "tcp", "shm", "tcp")]
+    check(len(found[0][0]) == 4 and all(one == found[0] for one in found), str([one[0] for one in found]))
+    out, _ = phub("run", "--sites", 1, "--", "sh", "-c", 'env | grep REPRODUCIBLE; cp "$0" "$PHUB_SCOUT_LOG"', hill(), PHUB_SCOUT_REPRODUCIBLE="0")
+    check(out.startswith("[0] PHUB_SCOUT_REPRODUCIBLE=0\n"), out)
+    holds(phub("run", "--", "true", PHUB_SCOUT_REPRODUCIBLE="2", status=2)[1], "PHUB_SCOUT_REPRODUCIBLE='2'; allowed: 0 to 1")
+
+
 def run_wrong_words():
     """run: what cannot be is refused"""
     for words, why in (([], "stands behind --"), (["--sites", "0", "--", "x"], "allowed is 1 to 64"), (["--sites", "65", "--", "x"], "1 to 64"),
@@ -794,4 +809,4 @@ if __name__ == "__main__":
     os.environ["BUILD"] = str(rig.BUILD)
     rig.run([compare, explain, explain_falls_back, nothing_to_explain, dry_run_of_itself, dry_run_of_others, better, prices, shadows_of_gaia, plot, legends, thetas_that_overlap, plot_that_cannot_be_written, names_in_pictures, cut_off, gone_on,
              standard_input, broken, strange, wrong_words, run_sites, run_trains, run_long_lines, run_that_fails, run_fails_alike, run_on_a_terminal, run_interrupted, run_insists, run_measures, run_writes_nothing,
-             run_keeps_the_log_before, run_on_a_full_disk, run_loses_a_site, run_box_is_silent, run_stays, not_looked_at, run_wrong_words], None if STUDY.exists() else f"{STUDY} is not there (make test-programs)")
+             run_keeps_the_log_before, run_on_a_full_disk, run_loses_a_site, run_box_is_silent, run_stays, run_repeats, not_looked_at, run_wrong_words], None if STUDY.exists() else f"{STUDY} is not there (make test-programs)")

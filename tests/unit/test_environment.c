@@ -12,7 +12,8 @@
 
 static const char *const names[] = {"PHUB_SCOUT_ALGORITHM", "PHUB_SCOUT_THETA", "PHUB_SCOUT_POLICY",
 	"PHUB_SCOUT_THETAS", "PHUB_SCOUT_PERIOD", "PHUB_SCOUT_SIGMA", "PHUB_SCOUT_SEED", "PHUB_SCOUT_GAIN",
-	"PHUB_SCOUT_WORTH", "PHUB_SCOUT_LAMBDA_LOSS", "PHUB_SCOUT_LAMBDA_BYTES", "PHUB_SCOUT_TRIM", "PHUB_SCOUT_LOST"};
+	"PHUB_SCOUT_WORTH", "PHUB_SCOUT_LAMBDA_LOSS", "PHUB_SCOUT_LAMBDA_BYTES", "PHUB_SCOUT_TRIM", "PHUB_SCOUT_LOST",
+	"PHUB_SCOUT_REPRODUCIBLE"};
 
 static int clear(void **state)
 {
@@ -83,6 +84,7 @@ static void test_all_of_it(void **state)
 	setenv("PHUB_SCOUT_LAMBDA_BYTES", "0.5", 1);
 	setenv("PHUB_SCOUT_TRIM", "0.2", 1);
 	setenv("PHUB_SCOUT_LOST", "shrink", 1);
+	setenv("PHUB_SCOUT_REPRODUCIBLE", "1", 1);
 	setenv("PHUB_SCOUT_SEED", "18446744073709551615", 1);
 	assert_int_equal(environment_apply(&o, &room, &e), 0);
 	assert_int_equal(o.algorithm, PHUB_SITE_GAIA);
@@ -95,6 +97,7 @@ static void test_all_of_it(void **state)
 	assert_true(o.scout->sigma == 0.02 && o.scout->lambda_loss == 20 && o.scout->lambda_bytes == 0.5);
 	assert_true(o.scout->trim == 0.2);
 	assert_int_equal(room.lost, PHUB_LOST_SHRINK);
+	assert_int_equal(room.reproducible, 1);
 	assert_true(o.scout->seed == UINT64_MAX);
 }
 
@@ -270,6 +273,7 @@ static void test_what_cannot_be(void **state)
 		{"PHUB_SCOUT_GAIN", "0", "PHUB_SCOUT_GAIN='0'; allowed: a number above 0"},
 		{"PHUB_SCOUT_LAMBDA_LOSS", "-1", "PHUB_SCOUT_LAMBDA_LOSS='-1'; allowed: a number from 0 on"},
 		{"PHUB_SCOUT_LOST", "go", "PHUB_SCOUT_LOST='go'; allowed: fail, shrink, wait"},
+		{"PHUB_SCOUT_REPRODUCIBLE", "yes", "PHUB_SCOUT_REPRODUCIBLE='yes'; allowed: 0 to 1"},
 		{"PHUB_SCOUT_TRIM", "0.5", "PHUB_SCOUT_TRIM='0.5'; allowed: a number from 0 to below 0.5"},
 		{"PHUB_SCOUT_TRIM", "-0.1", "allowed: a number from 0 to below 0.5"},
 		{"PHUB_SCOUT_TRIM", "0,1", "PHUB_SCOUT_TRIM='0,1'; allowed: 1 number"},
