@@ -80,8 +80,11 @@ struct exchange_round {
 int exchange_init(struct exchange *x, struct keyring *keyring, struct client_session *session,
 	const struct transport_ops *ops, const char *address, struct err *e);
 
-/* Moves the handshakes on; those on which the box hung up are begun anew for a while: too many may have come at once. 0
- * when all lanes are up, -EAGAIN, or why it cannot be. */
+/*
+ * Moves the handshakes on. Those on which the box hung up are begun anew for a while, for too many may have come at
+ * once; so are those that it does not answer. 0 when all lanes are up, -EAGAIN, or why it cannot be: -ETIMEDOUT, no
+ * answer.
+ */
 int exchange_establish(struct exchange *x, uint32_t window, uint64_t now_ns, struct err *e);
 /* When it has something to do at the latest. */
 uint64_t exchange_establish_due(const struct exchange *x);

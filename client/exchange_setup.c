@@ -132,6 +132,7 @@ static int setup_dial(struct exchange *x, struct lane *lane, struct err *e)
 	int rc = x->transport->ops->connect(
 		x->transport, x->address, s->id, lane->core, s->key, &lane->spec, &lane->conn, e);
 
+	lane->dialled_ns = 0;
 	if (rc == 0)
 		lane->state = LANE_CONNECTING;
 	return rc;
@@ -295,7 +296,7 @@ static uint64_t setup_pause(struct lane *lane)
 	return pause_ns;
 }
 
-/* The box hung up on a first attempt, whose error is in `e`. -EAGAIN: there will be another. */
+/* The box hung up on a first attempt, or did not answer it; the error is in `e`. -EAGAIN: there will be another. */
 static int setup_again(struct exchange *x, struct lane *lane, int error, uint64_t now_ns, struct err *e)
 {
 	char why[ERR_TEXT_MAX];
@@ -304,14 +305,32 @@ static int setup_again(struct exchange *x, struct lane *lane, int error, uint64_
 		lane->broke_ns = now_ns ? now_ns : 1;
 	if (now_ns - lane->broke_ns >= x->session->lost_ns) {
 		snprintf(why, sizeof(why), "%.300s", e->text);
-		return err_set(e, error,
-			"%s, %u times in %.1f s; where too many come from one address at once, the box hangs up on "
-			"them: see its log and its handshake_rate_source",
-			why, lane->redials + 1u, (double)(now_ns - lane->broke_ns) / 1e9);
+		return err_set(e, error, "%s, %u times in %.1f s; %s", why, lane->redials + 1u,
+			(double)(now_ns - lane->broke_ns) / 1e9,
+			handshake_hung_up(error) ? "where too many come from one address at once, the box hangs up on "
+						   "them: see its log and its handshake_rate_source"
+						 : "see its log");
 	}
 	lane_rest(lane);
 	lane->redial_ns = now_ns + setup_pause(lane);
 	return -EAGAIN;
+}
+
+/*
+ * A handshake that takes longer than this is begun anew, once: what it waits for was not sent, or is of no use. That
+ * the box is there, and how it is, the session knows.
+ */
+static uint64_t setup_overdue(const struct exchange *x, const struct lane *lane)
+{
+	return lane->dialled_ns + x->session->lost_ns;
+}
+
+/* May another attempt end better? */
+static bool setup_may_again(const struct exchange *x, const struct lane *lane, int error)
+{
+	if (error == -EALREADY) /* what is left of the last one is in its way */
+		return lane->broke_ns > 0;
+	return error == -ETIMEDOUT || (handshake_hung_up(error) && !x->transport->ops->reconnects);
 }
 
 /* The next step of a lane that never was up. */
@@ -323,8 +342,13 @@ static int setup_step(struct exchange *x, struct lane *lane, uint32_t window, ui
 		rc = now_ns < lane->redial_ns ? 0 : setup_dial(x, lane, e);
 		return rc < 0 ? rc : -EAGAIN;
 	}
+	if (lane->dialled_ns == 0)
+		lane->dialled_ns = now_ns;
 	rc = x->transport->ops->established(x->transport, lane->conn, e);
-	if (handshake_hung_up(rc) && !x->transport->ops->reconnects) /* others try by themselves */
+	if (rc == -EAGAIN && now_ns >= setup_overdue(x, lane))
+		rc = err_set(e, -ETIMEDOUT,
+			"the box does not answer the handshake of a data connection to its core %" PRIu32, lane->core);
+	if (setup_may_again(x, lane, rc))
 		return setup_again(x, lane, rc, now_ns, e);
 	if (rc == 0)
 		rc = setup_adopt(x, lane, window, e);
@@ -353,9 +377,14 @@ uint64_t exchange_establish_due(const struct exchange *x)
 {
 	uint64_t due = UINT64_MAX;
 
-	for (uint32_t i = 0; x->connecting > 0 && i < x->lane_count; i++)
-		if (x->lanes[i].state == LANE_BROKEN && x->lanes[i].redial_ns < due)
-			due = x->lanes[i].redial_ns;
+	for (uint32_t i = 0; x->connecting > 0 && i < x->lane_count; i++) {
+		const struct lane *lane = &x->lanes[i];
+
+		if (lane->state == LANE_BROKEN && lane->redial_ns < due)
+			due = lane->redial_ns;
+		if (lane->state == LANE_CONNECTING && lane->dialled_ns && setup_overdue(x, lane) < due)
+			due = setup_overdue(x, lane);
+	}
 	return due;
 }
 

@@ -95,12 +95,13 @@ struct lane {
 	int error;     /* LANE_LOST, LANE_BROKEN */
 	char why[200]; /* likewise, what the transport said of it, or "" */
 	/* Reconnecting. */
-	uint64_t broke_ns;  /* since when nothing came although connections were made; 0: all is well */
-	uint64_t opened_ns; /* when the connection that is there was made */
-	uint64_t redial_ns; /* LANE_BROKEN: when to begin another; LANE_CONNECTING: when to look at it again */
-	uint8_t redials;    /* since broke_ns */
-	bool untold;        /* that it broke: the box is not told yet */
-	bool finished;      /* the box has said that no result comes any more */
+	uint64_t broke_ns;   /* since when nothing came although connections were made; 0: all is well */
+	uint64_t opened_ns;  /* when the connection that is there was made */
+	uint64_t dialled_ns; /* LANE_CONNECTING, for the first time: since when; 0: nobody has looked yet */
+	uint64_t redial_ns;  /* LANE_BROKEN: when to begin another; LANE_CONNECTING: when to look at it again */
+	uint8_t redials;     /* since broke_ns */
+	bool untold;         /* that it broke: the box is not told yet */
+	bool finished;       /* the box has said that no result comes any more */
 	uint32_t core;
 	uint32_t epoch; /* of the membership, as this core knows it */
 	struct conn *conn;

@@ -463,6 +463,11 @@ static void fake_admit(struct fake_box *b)
 
 		proof_data(w->key, hello.nonce, hello.session, hello.core, mac);
 		assert(proof_equal(mac, hello.mac) && hello.core < b->cores && !w->conns[hello.core]);
+		if (b->deaf_lanes) {
+			assert(b->unanswered_count < sizeof(b->unanswered) / sizeof(b->unanswered[0]));
+			b->unanswered[b->unanswered_count++] = hello.conn;
+			continue;
+		}
 		if (b->no_lanes) {
 			b->transport->ops->reject(b->transport, hello.conn, EACCES);
 			continue;
@@ -682,6 +687,8 @@ void fake_box_close(struct fake_box *b)
 	}
 	fake_forget_table(b);
 	fake_forget_keys(b);
+	while (b->unanswered_count > 0)
+		transport_loop.abandon(b->transport, b->unanswered[--b->unanswered_count]);
 	transport_loop.queue_destroy(b->transport, b->queue);
 	transport_loop.close(b->transport);
 	loop_stream_unlisten(b->listener);

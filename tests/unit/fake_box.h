@@ -97,9 +97,12 @@ struct fake_box {
 	void (*spoil)(struct wire_header *h); /* done to every result's header, or NULL */
 	bool hoard;                           /* gives no credit back */
 	bool no_lanes;                        /* refuses data connections */
-	int64_t rounds_off;                   /* added to the rounds that a moved worker is told */
-	bool moved_away;                      /* a moved worker is told another placement */
-	bool plain_start;                     /* a moved worker is told nothing of that */
+	bool deaf_lanes;                      /* neither welcomes nor refuses them: these */
+	struct conn *unanswered[16];
+	unsigned unanswered_count;
+	int64_t rounds_off; /* added to the rounds that a moved worker is told */
+	bool moved_away;    /* a moved worker is told another placement */
+	bool plain_start;   /* a moved worker is told nothing of that */
 };
 
 void fake_box_open(struct fake_box *b, struct loop_net *net, uint32_t world, uint32_t cores);

@@ -600,6 +600,37 @@ static void placements_that_cannot_be(void **state)
 	}
 }
 
+/* Data connections are begun anew where nobody answers their handshakes, and given up in the end. */
+static void handshakes_that_nobody_answers(void **state)
+{
+	(void)state;
+	for (int heals = 0; heals < 2; heals++) {
+		struct rig r;
+		struct err e;
+		phub_t *p;
+
+		rig_open(&r, 1, true);
+		r.box.deaf_lanes = true;
+		rig_join_all(&r);
+		p = r.workers[0];
+		assert_int_equal(phub_key(p, "w", PHUB_F32, 5000, 0, 0), 0);
+		assert_int_equal(client_start_begin(p, &e), 0);
+		rig_run(&r, 4000 * MS);
+		r.box.deaf_lanes = !heals; /* what the first handshake waits for is never said */
+		rig_run(&r, 900 * MS);
+		assert_int_equal(client_started(p), -EAGAIN);
+		rig_run(&r, 300 * MS);
+		assert_int_equal(client_started(p), heals ? 0 : -EAGAIN);
+		rig_run(&r, 6000 * MS);
+		if (heals)
+			assert_int_equal(client_started(p), 0);
+		else
+			expect_failure(
+				p, -ETIMEDOUT, "does not answer the handshake of a data connection to its core 0");
+		rig_close(&r);
+	}
+}
+
 /* Before its first start a worker has lost nothing with the box: it comes back, and its caller hears nothing of it. */
 static void a_box_is_lost_before_the_start(void **state)
 {
@@ -672,6 +703,7 @@ static void leaving_a_lost_box(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(handshakes_that_nobody_answers),
 		cmocka_unit_test(a_box_is_lost_before_the_start),
 		cmocka_unit_test(leaving_a_lost_box),
 		cmocka_unit_test(another_box_is_tried),
