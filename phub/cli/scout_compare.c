@@ -98,6 +98,31 @@ static void compare_row(struct compare *c, unsigned i)
 	output_cell(table, "%s", scout_log_on_front(c->totals, c->count, i) ? "*" : "");
 }
 
+static bool compare_alike(const struct price_link *a, const struct price_link *b)
+{
+	return a->rate == b->rate && a->latency == b->latency && a->money == b->money;
+}
+
+/* What was spent is not one beside the other. */
+static void compare_unlike_spent(const struct compare *c)
+{
+	const struct price first = scout_log_price(&c->logs[0]);
+	bool units = false, prices = false;
+
+	for (unsigned i = 0; i < c->count; i++) {
+		const struct price price = scout_log_price(&c->logs[i]);
+
+		units = units || price.unit != first.unit;
+		prices = prices || !compare_alike(&price.link, &first.link) ||
+			 !compare_alike(&price.within, &first.within);
+	}
+	if (units)
+		puts("Take care: costs of these runs are not in one unit (bytes, seconds, money), so what was spent is "
+		     "each run's alone.");
+	else if (prices)
+		puts("Take care: links of these runs have not cost the same, so what was spent is each run's alone.");
+}
+
 /* In what the runs are not one beside the other. */
 static void compare_unlike(const struct compare *c)
 {
@@ -125,8 +150,10 @@ static void compare_legend(const struct compare *c)
 	if (c->within)
 		puts("within: that the sites within these sent, over links of their own, and no part of the rest.");
 	if (c->spent)
-		puts("spent: on exchanges, a site in windows, by what its links were said to cost.");
+		puts("spent: by a site on bytes, travelled and within, by what the run's links were said to cost.");
 	compare_unlike(c);
+	if (c->spent)
+		compare_unlike_spent(c);
 	for (unsigned i = 0; i < c->count; i++)
 		if (!isnan(c->totals[i].broken))
 			printf("Take care: models of %s are no numbers since step %.0f.\n", c->logs[i].name,

@@ -41,16 +41,28 @@ struct dry_window {
 	struct plus_window heard; /* what scout+ goes by; exchanges 0: it is not known */
 	double exchanges;         /* that a cost weighs: of local SGD one in theta steps, else one in each */
 	double within, meetings;  /* likewise, bytes and exchanges of sites within: as in the run */
+	double travel;            /* bytes of models that its policy has travel, and, of scout+, statistics */
+	double spent_travel;      /* on these, as spent */
 };
 
+/*
+ * Its course is known to the end of the first window in which nothing follows of what was seen. Behind that it would
+ * have been who knows where: windows there count, and what it would have sent there does not.
+ */
 struct dry_sums {
-	double bytes, spent;             /* in exchanges, where they are known */
-	bool about;                      /* some of them are estimates */
 	unsigned seen, earlier, unknown; /* windows */
-	unsigned blind;                  /* of which not even bytes are known */
 	unsigned idle;                   /* in which it has decided nothing */
 	unsigned deaf;                   /* of which scout+ has not heard anything */
 	unsigned tried;                  /* of which it knows the mean model's losses */
+	/* Of those of its course, which goes to step `t`: */
+	double t;
+	unsigned known;         /* windows */
+	unsigned blind;         /* of which not even bytes are known */
+	unsigned shadows;       /* whose bytes are a shadow's */
+	bool about;             /* some are estimates */
+	double bytes, travel;   /* that a site would have sent, in exchanges and in what travels */
+	double spent;           /* on both */
+	double ran, ran_travel; /* what it has sent in the run */
 };
 
 static const char *const dry_units[] = {"bytes", "seconds", "money", NULL};
@@ -136,6 +148,18 @@ static const char *dry_why(const struct scout_log *log, const struct scout *scou
 	return isnan(seen->bytes) ? "the log does not say what was sent" : NULL;
 }
 
+/* Of what the run had travel in a window the other policy has as much, unless it has models travel, and the run had
+ * none, or the other way round. */
+static double dry_travel(const struct scout_log *log, unsigned window, enum scout_policy policy)
+{
+	const bool travels = policy != SCOUT_FIXED && policy != SCOUT_PLUS, ran = dry_travelled(log);
+	const bool same = strcmp(scout_log_text(log->run, "policy"), scout_policy_name(policy)) == 0;
+
+	if (same || (travels && ran))
+		return scout_log_number(scout_log_window(log, window), "bytes_travel");
+	return travels ? scout_log_number(log->run, "model_bytes") : 0;
+}
+
 /* As the cost weighs it in a period, in so many steps; NaN: it is bytes. */
 static double dry_spent(const struct scout_config *c, const struct dry_window *seen, double steps)
 {
@@ -168,6 +192,9 @@ static struct dry_window dry_look(const struct scout_log *log, unsigned window, 
 	}
 	seen.about = scout_log_algorithm(log) == SITE_GAIA && seen.source != DRY_SEEN && !isnan(seen.bytes);
 	seen.spent = dry_spent(&scout->config, &seen, steps);
+	seen.travel = dry_travel(log, window, scout->config.policy);
+	seen.spent_travel = scout_log_travel_cost(
+		log, window, &scout->config.price, seen.travel, scout->config.policy != SCOUT_PLUS);
 	seen.why = dry_why(log, scout, &seen);
 	return seen;
 }
@@ -207,15 +234,19 @@ static unsigned dry_reports(const struct scout_log *log, const struct dry_window
 
 static const char *const dry_sources[] = {"seen", "earlier", "unknown"};
 
-static bool dry_json(const json_t *w, double theta, const struct dry_window *seen, const struct scout_decision *d)
+static bool dry_json(
+	const json_t *w, double theta, const struct dry_window *seen, const struct scout_decision *d, bool on_course)
 {
-	return output_json(json_pack("{s:s, s:o, s:o, s:o, s:o, s:o, s:s, s:o, s:o, s:o, s:o, s:b, s:b, s:s?, s:s}",
+	return output_json(json_pack("{s:s, s:o, s:o, s:o, s:o, s:o, s:b, s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:b, "
+				     "s:b, s:s?, s:s}",
 		"scout", "dry-run", "t", scout_log_value(scout_log_number(w, "t")), "ran",
 		scout_log_value(scout_log_number(w, "theta")), "ran_next", scout_log_value(scout_log_number(w, "next")),
-		"theta", scout_log_value(theta), "next", scout_log_value(d->theta), "known", dry_sources[seen->source],
-		"AL", scout_log_value(seen->loss), "r", scout_log_value(d->r), "bytes", scout_log_value(seen->bytes),
-		"spent", scout_log_value(seen->spent), "shadow", seen->shadow, "about", seen->about, "action",
-		seen->why ? NULL : scout_action_name(d->action), "reason", d->reason));
+		"theta", scout_log_value(theta), "next", scout_log_value(d->theta), "on_course", on_course, "known",
+		dry_sources[seen->source], "AL", scout_log_value(seen->loss), "r", scout_log_value(d->r), "bytes",
+		scout_log_value(seen->bytes), "bytes_travel", scout_log_value(seen->travel), "spent",
+		scout_log_value(seen->spent), "spent_travel", scout_log_value(seen->spent_travel), "shadow",
+		seen->shadow, "about", seen->about, "action", seen->why ? NULL : scout_action_name(d->action), "reason",
+		d->reason));
 }
 
 static void dry_row(struct output_table *table, const json_t *w, double theta, const struct dry_window *seen,
@@ -235,7 +266,7 @@ static void dry_row(struct output_table *table, const json_t *w, double theta, c
 		output_cell(table, pulls ? "%.4f" : "%.1f", value);
 	output_cell(table, "%s%s%s", seen->about ? "about " : "",
 		isnan(seen->bytes)             ? "-"
-		: c->price.unit == PRICE_BYTES ? output_bytes((uint64_t)seen->bytes, text)
+		: c->price.unit == PRICE_BYTES ? scout_log_bytes_text(seen->bytes, text)
 					       : scout_log_spent_text(c->price.unit, seen->spent, text),
 		seen->shadow ? " (shadow)" : "");
 	output_cell(table, "%s", seen->why ? "-" : scout_action_name(d->action));
@@ -243,60 +274,94 @@ static void dry_row(struct output_table *table, const json_t *w, double theta, c
 	output_cell(table, "%s", d->reason);
 }
 
-static void dry_conclude(const struct scout_log *log, const struct scout *scout, const struct dry_sums *sums)
+static void dry_conclude_sent(const struct scout *scout, const struct dry_sums *sums)
 {
-	const char *policy = scout_policy_name(scout->config.policy), *ran = scout_log_text(log->run, "policy");
-	double sent = 0;
-	char would[32], did[32];
+	const enum price_unit unit = scout->config.price.unit;
+	const char *about = sums->about ? "about " : "";
+	char text[4][32], shadows[64] = "";
 
-	for (unsigned i = 0; i < log->count; i++)
-		sent += scout_log_number(scout_log_window(log, i), "bytes");
-	if (strcmp(policy, ran) == 0)
-		printf("\n%s again", policy);
-	else
-		printf("\n%s instead of %s", policy, ran);
-	printf(": theta %g at the end. Of %u windows %u were seen at the theta that it would have had, in %u an "
-	       "earlier "
-	       "one stands in,\nand in %u nothing is known of that theta, which was not tried until then.\n",
-		scout_theta(scout), log->count, sums->seen, sums->earlier, sums->unknown);
-	if (sums->idle)
-		printf("It has decided nothing in %u windows, of which too little is known.\n", sums->idle);
-	if (sums->blind)
+	if (sums->blind) {
 		printf("What it would have sent is not known in %u windows: the run had no shadow of that theta.\n",
 			sums->blind);
+		return;
+	}
+	if (sums->shadows)
+		snprintf(shadows, sizeof(shadows), " (in %u of %u windows by shadows)", sums->shadows, sums->known);
+	if (sums->idle)
+		printf("Until step %.0f it", sums->t);
 	else
-		printf("It would have sent %s%s a site in exchanges; the run sent %s.\n", sums->about ? "about " : "",
-			output_bytes((uint64_t)sums->bytes, would), output_bytes((uint64_t)sent, did));
-	if (!sums->blind && scout->config.price.unit != PRICE_BYTES)
-		printf("That would have cost %s%s.\n", sums->about ? "about " : "",
-			scout_log_spent_text(scout->config.price.unit, sums->spent, would));
+		printf("It");
+	printf(" would have sent %s%s a site in exchanges%s, and %s of what is tried elsewhere;\nthe run sent %s, and "
+	       "%s.\n",
+		about, scout_log_bytes_text(sums->bytes, text[0]), shadows, scout_log_bytes_text(sums->travel, text[1]),
+		scout_log_bytes_text(sums->ran, text[2]), scout_log_bytes_text(sums->ran_travel, text[3]));
+	if (unit != PRICE_BYTES)
+		printf("That would have cost %s%s.\n", about, scout_log_spent_text(unit, sums->spent, text[0]));
 	if (sums->about)
 		puts("about: what Gaia sends follows of the weights that its own threshold has led to, and the run had "
 		     "another.");
+}
+
+static void dry_conclude(const struct scout_log *log, const struct scout *scout, const struct dry_sums *sums)
+{
+	const char *policy = scout_policy_name(scout->config.policy), *ran = scout_log_text(log->run, "policy");
+
+	if (strcmp(policy, ran) == 0)
+		printf("\n%s again: ", policy);
+	else
+		printf("\n%s instead of %s: ", policy, ran);
+	if (sums->idle)
+		printf("known until step %.0f. It has decided nothing in %u windows, of which too little is known:\n"
+		       "where it would have gone behind that step, and what it would have sent, is not known.\n",
+			sums->t, sums->idle);
+	else
+		printf("theta %g at the end.\n", scout_theta(scout));
+	printf("Of %u windows %u were seen at the theta that it would have had, in %u an earlier one stands in,\n"
+	       "and in %u nothing is known of that theta, which was not tried until then.\n",
+		log->count, sums->seen, sums->earlier, sums->unknown);
+	dry_conclude_sent(scout, sums);
 	if (scout->config.policy == SCOUT_PLUS && sums->deaf)
 		printf("It has heard no exchange in %u windows, and decided nothing in these: it measures at theta "
 		       "%g.\n",
 			sums->deaf, scout->config.thetas[0]);
 	if (scout->config.policy == SCOUT_PLUS && !sums->tried)
 		printf("The log has no losses of the mean model, of sites that have no scout+ or no evaluate(): so "
-		       "probes "
-		       "say nothing,\nand models that drift apart are not seen.\n");
+		       "probes say nothing,\nand models that drift apart are not seen.\n");
 }
 
 /* ---- the run ---- */
+
+/* Where the log does not know of it, nothing travelled. */
+static double dry_travelling(double value)
+{
+	return isnan(value) ? 0 : value;
+}
+
+/* One more window of its course. */
+static void dry_add(struct dry_sums *sums, const struct scout_log *log, unsigned window, const struct dry_window *seen)
+{
+	const json_t *w = scout_log_window(log, window);
+
+	sums->t = scout_log_number(w, "t");
+	sums->known++;
+	sums->blind += isnan(seen->bytes);
+	sums->shadows += seen->shadow;
+	sums->about = sums->about || seen->about;
+	sums->bytes += seen->bytes;
+	sums->travel += dry_travelling(seen->travel);
+	sums->spent += seen->spent + dry_travelling(seen->spent_travel);
+	sums->ran += scout_log_number(w, "bytes");
+	sums->ran_travel += dry_travelling(scout_log_number(w, "bytes_travel"));
+}
 
 static void dry_count(struct dry_sums *sums, const struct dry_window *seen)
 {
 	sums->seen += seen->source == DRY_SEEN;
 	sums->earlier += seen->source == DRY_EARLIER;
 	sums->unknown += seen->source == DRY_UNKNOWN;
-	sums->blind += isnan(seen->bytes);
 	sums->idle += seen->why != NULL;
 	sums->deaf += seen->heard.exchanges == 0;
 	sums->tried += seen->heard.tried > 0;
-	sums->bytes += isnan(seen->bytes) ? 0 : seen->bytes;
-	sums->spent += isnan(seen->spent) ? 0 : seen->spent;
-	sums->about = sums->about || seen->about;
 }
 
 static void dry_decide(const struct scout_log *log, struct scout *scout, const struct dry_window *seen,
@@ -331,11 +396,13 @@ static int dry_go(const struct scout_log *log, struct scout *scout, bool json)
 		struct scout_decision decision;
 
 		dry_decide(log, scout, &seen, &decision);
-		dry_count(&sums, &seen);
+		if (sums.idle == 0)
+			dry_add(&sums, log, i, &seen);
 		if (json)
-			good = dry_json(scout_log_window(log, i), theta, &seen, &decision) && good;
+			good = dry_json(scout_log_window(log, i), theta, &seen, &decision, sums.idle == 0) && good;
 		else
 			dry_row(&table, scout_log_window(log, i), theta, &seen, &decision, &scout->config);
+		dry_count(&sums, &seen);
 	}
 	if (!json) {
 		output_table_print(&table);

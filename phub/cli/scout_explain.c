@@ -200,16 +200,18 @@ static void explain_sent(const struct explain *x, unsigned i)
 /* In the unit of costs, where that is not bytes: all of this window, which the lines above do not say. */
 static void explain_spent(const struct explain *x, unsigned i, const char *label)
 {
-	double total = 0, spent = scout_log_spent(&x->log, i);
-	char text[32], all[32];
+	double total = 0, spent = scout_log_spent(&x->log, i), travel = scout_log_spent_travel(&x->log, i);
+	char text[32];
 
 	if (isnan(spent))
 		return;
 	for (unsigned at = 0; at <= i; at++)
-		total += fmax(scout_log_spent(&x->log, at), 0);
-	printf("  %-7s %s a site in exchanges of this window, %s since the start\n", label,
-		scout_log_spent_text(x->config.price.unit, spent, text),
-		scout_log_spent_text(x->config.price.unit, total, all));
+		total += fmax(scout_log_spent(&x->log, at), 0) + fmax(scout_log_spent_travel(&x->log, at), 0);
+	printf("  %-7s %s a site in exchanges of this window", label,
+		scout_log_spent_text(x->config.price.unit, spent, text));
+	if (travel > 0)
+		printf(", %s in what travelled", scout_log_spent_text(x->config.price.unit, travel, text));
+	printf(", %s since the start\n", scout_log_spent_text(x->config.price.unit, total, text));
 }
 
 static void explain_cost(const struct explain *x, unsigned i)
@@ -412,7 +414,7 @@ static void explain_summary(const struct explain *x)
 	if (!isnan(scout_log_saving(&total)))
 		printf(", with %s", scout_log_saving_text(scout_log_saving(&total), saving));
 	if (!isnan(total.spent))
-		printf(", %s spent on exchanges", scout_log_spent_text(unit, total.spent, text));
+		printf(", %s spent", scout_log_spent_text(unit, total.spent, text));
 	if (!isnan(total.accuracy))
 		printf(", %.2f %% right", 100 * total.accuracy);
 	puts(". --at STEP says more of one window.");

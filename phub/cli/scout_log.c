@@ -77,6 +77,36 @@ double scout_log_spent(const struct scout_log *log, unsigned window)
 	return scout_log_number(scout_log_window(log, window), "spent") * scout_log_steps(log, window);
 }
 
+double scout_log_travel_cost(
+	const struct scout_log *log, unsigned window, const struct price *price, double bytes, bool models)
+{
+	const double model = scout_log_number(log->run, "model_bytes");
+	const double sites = scout_log_number(scout_log_window(log, window), "sites");
+
+	if (price->unit == PRICE_BYTES)
+		return NAN;
+	if (price->unit == PRICE_SECONDS && models)
+		return bytes * sites / model * price_of(price->unit, &price->link, model, 1);
+	return price_of(price->unit, &price->link, bytes, 0);
+}
+
+double scout_log_spent_travel(const struct scout_log *log, unsigned window)
+{
+	const struct price price = scout_log_price(log);
+	const bool models = strcmp(scout_log_text(log->run, "policy"), scout_policy_name(SCOUT_PLUS)) != 0;
+
+	return scout_log_travel_cost(
+		log, window, &price, scout_log_number(scout_log_window(log, window), "bytes_travel"), models);
+}
+
+const char *scout_log_bytes_text(double bytes, char text[32])
+{
+	if (bytes >= 0 && bytes < 1e18)
+		return output_bytes((uint64_t)bytes, text);
+	snprintf(text, 32, "unknown");
+	return text;
+}
+
 const char *scout_log_spent_text(enum price_unit unit, double spent, char text[32])
 {
 	static const char *const names[PRICE_UNIT_COUNT] = {
@@ -293,18 +323,54 @@ bool scout_log_open(const char *path, struct scout_log *out)
 
 /* ---- sums ---- */
 
-/* NaN: no window has it. NULL: of what was spent. */
+static double log_or_none(double value)
+{
+	return isnan(value) ? 0 : value;
+}
+
+/* NaN: no window has it. */
 static double log_sum(const struct scout_log *log, const char *field)
 {
 	double sum = NAN;
 
 	for (unsigned i = 0; i < log->count; i++) {
-		double one = field ? scout_log_number(scout_log_window(log, i), field) : scout_log_spent(log, i);
+		double one = scout_log_number(scout_log_window(log, i), field);
 
 		if (!isnan(one))
-			sum = one + (isnan(sum) ? 0 : sum);
+			sum = one + log_or_none(sum);
 	}
 	return sum;
+}
+
+/* How often sites exchange in so many steps, in which each sends so many bytes. */
+static double log_exchanges(const struct scout_log *log, const char *algorithm, double steps, double bytes)
+{
+	return strcmp(algorithm, "local") == 0 ? bytes / scout_log_number(log->run, "model_bytes") : steps;
+}
+
+/* Of what the whole run has sent in exchanges: by windows, and for what is in none by its bytes and steps. */
+static double log_spent(const struct scout_log *log, const struct scout_log_total *total)
+{
+	const struct price price = scout_log_price(log);
+	const char *inside = scout_log_text(json_object_get(log->run, "within"), "algorithm");
+	double spent = 0, bytes = total->bytes, within = total->within, steps = (double)total->t;
+
+	if (price.unit == PRICE_BYTES)
+		return NAN;
+	for (unsigned i = 0; i < log->count; i++) {
+		const json_t *w = scout_log_window(log, i);
+
+		spent += scout_log_spent(log, i) + log_or_none(scout_log_spent_travel(log, i));
+		bytes -= log_or_none(scout_log_number(w, "bytes"));
+		within -= log_or_none(scout_log_number(w, "bytes_within"));
+		steps -= scout_log_steps(log, i);
+	}
+	if (bytes > 0)
+		spent += price_of(price.unit, &price.link, bytes,
+			log_exchanges(log, scout_log_text(log->run, "algorithm"), steps, bytes));
+	if (within > 0)
+		spent += price_of(price.unit, &price.within, within, log_exchanges(log, inside, steps, within));
+	return spent;
 }
 
 struct scout_log_total scout_log_total(const struct scout_log *log)
@@ -323,7 +389,6 @@ struct scout_log_total scout_log_total(const struct scout_log *log)
 	total.loss = scout_log_number(end, "loss");
 	total.within = scout_log_number(end, "bytes_within");
 	total.broken = scout_log_number(end, "broken_since");
-	total.spent = log_sum(log, NULL);
 	if (log->gone_on)
 		total.wire = total.seconds = NAN;
 	if (!end || log->gone_on) {
@@ -339,13 +404,14 @@ struct scout_log_total scout_log_total(const struct scout_log *log)
 	total.bsp = scout_log_number(log->run, "model_bytes") * (double)total.t;
 	if (last && isfinite(bsp))
 		total.bsp = bsp / scout_log_number(last, "t") * (double)total.t;
+	total.spent = log_spent(log, &total);
 	return total;
 }
 
 /* Without travel where the log does not know it: it has none. */
 static double log_sent(const struct scout_log_total *total)
 {
-	return total->bytes + (isnan(total->travel) ? 0 : total->travel);
+	return total->bytes + log_or_none(total->travel);
 }
 
 double scout_log_saving(const struct scout_log_total *total)
@@ -438,15 +504,17 @@ enum price_unit scout_log_unit(const struct scout_log *log)
 	return PRICE_BYTES;
 }
 
-static void log_price(const struct scout_log *log, struct price *out)
+struct price scout_log_price(const struct scout_log *log)
 {
-	out->unit = scout_log_unit(log);
-	log_real(log, "rate", &out->link.rate);
-	log_real(log, "latency", &out->link.latency);
-	log_real(log, "price", &out->link.money);
-	log_real(log, "rate_within", &out->within.rate);
-	log_real(log, "latency_within", &out->within.latency);
-	log_real(log, "price_within", &out->within.money);
+	struct price price = {.unit = scout_log_unit(log)};
+
+	log_real(log, "rate", &price.link.rate);
+	log_real(log, "latency", &price.link.latency);
+	log_real(log, "price", &price.link.money);
+	log_real(log, "rate_within", &price.within.rate);
+	log_real(log, "latency_within", &price.within.latency);
+	log_real(log, "price_within", &price.within.money);
+	return price;
 }
 
 int scout_log_config(const struct scout_log *log, struct scout_config *out, struct err *e)
@@ -472,7 +540,7 @@ int scout_log_config(const struct scout_log *log, struct scout_config *out, stru
 	log_real(log, "trim", &out->trim);
 	log_real(log, "gain", &out->plus.sigma);
 	log_real(log, "worth", &out->plus.worth);
-	log_price(log, &out->price);
+	out->price = scout_log_price(log);
 	for (unsigned i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
 		log_real(log, names[i], &whole[i]);
 		if (!(whole[i] >= 0 && whole[i] <= (i == 4 ? 1e15 : i == 2 ? 9007199254740992.0 : 4294967295.0)))

@@ -57,6 +57,14 @@ double scout_log_weighed(const json_t *window, const char *field);
 /* What a site has spent on exchanges in a window, the mean, in the unit of the run's costs; NaN: that is bytes, or it
  * is not known. */
 double scout_log_spent(const struct scout_log *log, unsigned window);
+/* Likewise on what travelled to be tried. */
+double scout_log_spent_travel(const struct scout_log *log, unsigned window);
+/* What `bytes` a site that travel in this window cost, NaN where that is in bytes. Statistics come with an exchange.
+ * `models` go one after another, each in a round that all wait for: in seconds they take those of all. */
+double scout_log_travel_cost(
+	const struct scout_log *log, unsigned window, const struct price *price, double bytes, bool models);
+/* "1.5 MB", "unknown". */
+const char *scout_log_bytes_text(double bytes, char text[32]);
 /* "12.4 s", "0.0019 money", "unknown"; of any unit. */
 const char *scout_log_spent_text(enum price_unit unit, double spent, char text[32]);
 
@@ -73,7 +81,7 @@ struct scout_log_total {
 	double bytes, travel; /* mean of sites */
 	double bsp;           /* what BSP would have sent */
 	double within;        /* by the sites within: over other links; NaN: there are none */
-	double spent;         /* on exchanges, as scout_log_spent(), by the windows */
+	double spent;         /* on both, in the unit of costs; NaN: that is bytes, or it is not known */
 	double wire;          /* payload of all kinds, as it travelled, likewise */
 	double theta, accuracy, loss, seconds;
 	double broken; /* the step after which models were no numbers to the end; NaN: they were, or it is not known */
@@ -91,8 +99,9 @@ const char *scout_log_saving_text(double saving, char text[SCOUT_LOG_SAVING_BYTE
 /* On the Pareto front of bytes and accuracy: no other one sent no more and was as good, and better in one. */
 bool scout_log_on_front(const struct scout_log_total *totals, unsigned count, unsigned which);
 
-/* What the run's costs are in. */
+/* What the run's costs are in, and what its links cost: 0 where the log does not say. */
 enum price_unit scout_log_unit(const struct scout_log *log);
+struct price scout_log_price(const struct scout_log *log);
 
 /* SITE_ALGORITHM_COUNT: one that is not known here. */
 enum site_algorithm scout_log_algorithm(const struct scout_log *log);

@@ -21,6 +21,7 @@ int skew_log_begin(struct skew_log *log, const struct record_run *run, const str
 	int rc = 0;
 
 	log->sites = run->sites;
+	log->unit = run->scout->price.unit;
 	log->tensors = model->tensor_count;
 	log->bsp_bytes = (uint64_t)model->trained * SITE_VALUE_BYTES;
 	for (unsigned i = 0; i < model->tensor_count; i++)
@@ -93,6 +94,7 @@ void skew_log_window(struct skew_log *log, const struct skew_log_window *w)
 	d.t = w->step;
 	d.theta = w->theta;
 	d.decision = *w->decision;
+	d.unit = log->unit;
 	d.samples = w->samples;
 	d.sites = log->sites;
 	d.r = r;

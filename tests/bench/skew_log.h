@@ -25,7 +25,8 @@ struct skew_log {
 	double loss;                                            /* of this window's batches, the sum */
 	uint64_t samples;
 	unsigned sites, tensors;
-	uint64_t bsp_bytes; /* of a step */
+	enum price_unit unit; /* of costs */
+	uint64_t bsp_bytes;   /* of a step */
 };
 
 /* What a window ends with. */

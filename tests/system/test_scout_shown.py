@@ -64,6 +64,49 @@ def fewer():
         check(f"since the start, {words}\n" in phub("explain", path, "--at", 80)[0], f"{words}: {phub('explain', path, '--at', 80)[0]}")
 
 
+def not_known():
+    """dry-run: sums are of windows in which its course is known, and no further; what they are by is said, and what travels is in them"""
+    path = made("partly", [{"AL": 0.2, "bytes_travel": MODEL, "shadow": [{"theta": 5, "bytes": 2 * MODEL}]}] * 4, {}, sigma=0.05)
+    for words, told in ((["--thetas", "1"], r"hill again: theta 1 at the end\..*\nIt would have sent 20\.0 KB a site in exchanges, and 4\.0 KB of what is tried elsewhere;\nthe run sent 20\.0 KB, and 4\.0 KB\.\n$"),
+                        (["--thetas", "1,5", "--sigma", "0.5"], r"hill again: known until step 20\. It has decided nothing in 3 windows, .*\nUntil step 20 it would have sent 7\.0 KB a site in exchanges \(in 1 of 2 windows by shadows\), "
+                         r"and 2\.0 KB of what is tried elsewhere;\nthe run sent 10\.0 KB, and 2\.0 KB\.\n$"),
+                        (["--policy", "fixed", "--thetas", "5", "--theta", "5"], r"It would have sent 8\.0 KB a site in exchanges \(in 4 of 4 windows by shadows\), and 0 B of what is tried elsewhere;\nthe run sent 20\.0 KB, and 4\.0 KB\.\n$"),
+                        (["--policy", "fixed", "--thetas", "2", "--theta", "2"], r"not known in 4 windows: the run had no shadow of that theta\.\n$")):
+        out = phub("dry-run", path, *words)[0]
+        check(re.search(told, out, re.S), f"{words}: {out}")
+    course = [line["on_course"] for line in lines(phub("dry-run", path, "--thetas", "1,5", "--sigma", "0.5", "--json")[0])]
+    check(course == [True, True, False, False], str(course))
+    untold = made("untold", [{"bytes": None}] * 2, {})
+    holds(phub("dry-run", untold, "--policy", "fixed")[0], "What it would have sent is not known in 2 windows")
+    unsaid = made("unsaid", [{"bytes": None, "shadow": [{"theta": 5, "bytes": 7}]}] * 2, {})
+    holds(phub("dry-run", unsaid, "--policy", "fixed", "--thetas", "5", "--theta", "5")[0], r"would have sent 14 B .*;\nthe run sent unknown, and 0 B")
+
+
+def spent():
+    """what was spent is of the whole run, what travelled in it; where it is not one beside the other compare says so"""
+    prices = {"unit": "seconds", "rate": 1000, "latency": 0.5, "price": 0}
+    window = {"unit": "seconds", "spent": 1, "bytes_travel": MODEL}  # 10 s each, and two models in rounds of their own: 2 * (0.5 + 1) s
+    # the last 5 steps have sent 2500 bytes, in two and a half exchanges: 2.5 * 0.5 + 2.5 s
+    for policy, travel in (("hill", 3), ("scout+", 1)):
+        path = made("paid", [window] * 4, {"t": 45, "bytes": 22500, "bytes_travel": 4000}, policy=policy, **prices)
+        whole = 4 * (10 + travel) + 3.75
+        check(lines(phub("compare", "--json", path)[0])[0]["spent"] == whole, phub("compare", "--json", path)[0])
+        holds(phub("compare", path)[0], rf" {whole:.4g} s ", r"\nspent: by a site on bytes, travelled and within, by what")
+        holds(phub("explain", path)[0], rf", {whole:.4g} s spent\.")
+        holds(phub("explain", path, "--at", 20)[0], rf" 10 s a site in exchanges of this window, {travel} s in what travelled, {2 * (10 + travel)} s since the start\n")
+    gaia = made("gaia-paid", [window] * 4, {"t": 45, "bytes": 22500, "bytes_travel": 4000}, algorithm="gaia", **prices)
+    check(lines(phub("compare", "--json", gaia)[0])[0]["spent"] == 4 * 13 + 5, "an exchange in each step")
+    money = made("money", [{"unit": "money", "spent": 1e-6 * 500, "bytes_travel": MODEL}] * 4, {"t": 45, "bytes": 22500, "bytes_travel": 4000}, unit="money", rate=0, latency=0, price=1000)
+    check(abs(lines(phub("compare", "--json", money)[0])[0]["spent"] / 0.0265 - 1) < 1e-9, phub("compare", "--json", money)[0])
+    holds(phub("dry-run", money, "--thetas", "1")[0], r"That would have cost 0\.024 money\.")
+    silent = made("silent", [{"unit": "money"}] * 4, {}, unit="money", rate=0, latency=0, price=1000)
+    check(lines(phub("compare", "--json", silent)[0])[0]["spent"] is None, "a sum of what is not known")
+    dearer = made("dearer", [window] * 4, {"t": 45, "bytes": 22500}, **{**prices, "latency": 1})
+    for others, told in (([made("bare", [{}] * 4, {})], "Take care: costs of these runs are not in one unit"), ([money], "not in one unit"), ([dearer], "Take care: links of these runs have not cost the same"), ([gaia], None)):
+        out = phub("compare", path, *others)[0]
+        check(told in out if told else "cost the same" not in out and "one unit" not in out, out)
+
+
 def seen(**said):
     return {"policy": "scout+", "AL": None, "seen": {"exchanges": 10, "said": 1, "heard": 0.5, "sites": 2, "rate": 0.1, "trained": 100, "tried": 200,
                                                      "train": 0.5, "before": None, "after": None, **said}}
@@ -199,4 +242,4 @@ def run_of_no_numbers():
 
 if __name__ == "__main__":
     os.environ["BUILD"] = str(rig.BUILD)
-    rig.run([gaps, fewer, trials, heat, seeds, run_was_killed, run_of_dgc, models_that_are_one, run_of_no_numbers])
+    rig.run([gaps, fewer, not_known, spent, trials, heat, seeds, run_was_killed, run_of_dgc, models_that_are_one, run_of_no_numbers])
