@@ -5,6 +5,7 @@
 #include "phub/cli/beside.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -42,6 +43,27 @@ int beside_begin(const char *path, struct beside *out, struct err *e)
 		memcpy(out->part, out->to, sizeof(out->part));
 	if (length >= (int)sizeof(out->part))
 		return err_set(e, -ENAMETOOLONG, "cannot write %.100s...: %s", path, strerror(ENAMETOOLONG));
+	return 0;
+}
+
+int beside_try(const char *path, struct err *e)
+{
+	struct beside place;
+	struct stat status;
+	int fd, rc = beside_begin(path, &place, e);
+
+	if (rc < 0)
+		return rc;
+	if (stat(place.to, &status) == 0 && S_ISDIR(status.st_mode))
+		return err_set(e, -EISDIR, "cannot write %s: %s", path, strerror(EISDIR));
+	if (strcmp(place.part, place.to) == 0)
+		return access(place.to, W_OK) == 0 ? 0
+						   : err_set(e, -errno, "cannot write %s: %s", path, strerror(errno));
+	fd = open(place.part, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+	if (fd < 0)
+		return err_set(e, -errno, "cannot write %s: %s", path, strerror(errno));
+	close(fd);
+	unlink(place.part);
 	return 0;
 }
 

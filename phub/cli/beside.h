@@ -21,6 +21,9 @@ struct beside {
  * written in place. 0; -ENAMETOOLONG. Nothing is opened: errors of the folder are those of opening `part`. */
 int beside_begin(const char *path, struct beside *out, struct err *e);
 
+/* Can a file be written there? What is there stays as it is. 0; as beside_begin(); errors of open(2). */
+int beside_try(const char *path, struct err *e);
+
 /* The folder that a file of this name is in, which need not be there. */
 void beside_folder(const char *path, char folder[PATH_MAX]);
 

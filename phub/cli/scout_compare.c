@@ -229,6 +229,7 @@ int scout_compare_run(int argc, char **argv)
 		return args_wrong(&usage, "which logs?");
 	while (count < words.count && scout_log_open(words.at[count], &logs[count]))
 		count++;
+	scout_log_tell_apart(logs, count);
 	rc = count == words.count ? compare_print(logs, count, json) : CLI_FAILED;
 	for (unsigned i = 0; i < count; i++)
 		scout_log_free(&logs[i]);

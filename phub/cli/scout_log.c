@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "phub/cli/args.h"
 #include "phub/cli/output.h"
 
 /* ---- fields ---- */
@@ -280,6 +281,24 @@ int scout_log_read(const char *path, struct scout_log *out, struct err *e)
 	}
 	log_name(out);
 	return 0;
+}
+
+void scout_log_tell_apart(struct scout_log *logs, unsigned count)
+{
+	bool alike[ARGS_WORDS_MAX] = {false};
+
+	for (unsigned i = 0; i < count; i++)
+		for (unsigned k = 0; k < count; k++)
+			alike[i] = alike[i] || (i != k && strcmp(logs[i].name, logs[k].name) == 0);
+	for (unsigned i = 0; i < count; i++) {
+		const size_t length = strlen(logs[i].path), room = sizeof(logs[i].name) - 1;
+		const char *end = logs[i].path + (length > room ? length - room : 0);
+
+		while (((unsigned char)*end & 0xc0) == 0x80) /* in the middle of a character */
+			end++;
+		if (alike[i])
+			snprintf(logs[i].name, sizeof(logs[i].name), "%s", end);
+	}
 }
 
 void scout_log_free(struct scout_log *log)

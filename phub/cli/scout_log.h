@@ -39,6 +39,9 @@ void scout_log_free(struct scout_log *log);
 /* Reads one, prints why not, and tells of a cut, and of windows that are missing. */
 bool scout_log_open(const char *path, struct scout_log *out);
 
+/* Those that have one name, as files of one name in other folders, are called by their paths. */
+void scout_log_tell_apart(struct scout_log *logs, unsigned count);
+
 const json_t *scout_log_window(const struct scout_log *log, unsigned i);
 
 /* How many windows have no line just before this one. */

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What tests of `phub scout` share: the command in a folder of its own, and its lines of JSON."""
+"""What tests of `phub scout` share: the command in a folder of its own, its lines of JSON, and what is in its pictures."""
 import contextlib
 import json
 import os
 import pathlib
 import subprocess
 import tempfile
+import xml.etree.ElementTree
 
 import rig
 from rig import check
@@ -44,3 +45,13 @@ def fill(folder, left):
 
 def lines(text):
     return [json.loads(line) for line in text.splitlines()]
+
+
+def panel(path, title):
+    """Of a picture's panel: its texts, and its lines as (colour, x1, y1, x2, y2)."""
+    root = list(xml.etree.ElementTree.parse(FOLDER / path).getroot())
+    heads = [float(e.get("y")) for e in root if e.get("class") == "title"] + [1e9]
+    top = next(float(e.get("y")) for e in root if e.get("class") == "title" and e.text.startswith(title))
+    inside = [e for e in root if top <= float(e.get("y") or e.get("y1") or e.get("cy") or -1) < heads[heads.index(top) + 1]]
+    return [e.text for e in inside if e.text and e.text.strip()], [
+        (e.get("stroke"), *(float(e.get(k)) for k in ("x1", "y1", "x2", "y2"))) for e in inside if e.tag.endswith("line")]

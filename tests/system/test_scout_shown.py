@@ -4,6 +4,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import time
@@ -11,7 +12,7 @@ import xml.etree.ElementTree
 
 import rig
 from rig import check, holds
-from scout_rig import FOLDER, PHUB, lines, phub
+from scout_rig import FOLDER, PHUB, lines, panel, phub
 
 MODEL = 1000
 
@@ -124,12 +125,12 @@ def trials():
     phub("plot", path, "--out", "tried.svg")
     root = xml.etree.ElementTree.parse(FOLDER / "tried.svg").getroot()
     dotted = [e for e in root if e.tag.endswith("line") and e.get("stroke-dasharray") == "2 3"]
-    check("averaged model, there" in "\n".join(root.itertext()) and len(dotted) == 3, f"{len(dotted)} lines")  # two in the panel, one in the legend
+    check("averaged model, at sites" in "\n".join(root.itertext()) and len(dotted) == 3, f"{len(dotted)} lines")  # two in the panel, one in the legend
     dots = [e for e in root if e.tag.endswith("circle")]
     at = float(min(dotted, key=lambda e: float(e.get("x1"))).get("x1"))
     check(any(abs(float(dot.get("cx")) - at) < 0.1 for dot in dots), f"the first is at {at}, of the window that ended at step 10")
     phub("plot", made("untried", [seen(tried=0)] * 4, {}, policy="scout+"), "--out", "untried.svg")
-    check("averaged model, there" not in (FOLDER / "untried.svg").read_text(), "a legend of nothing")
+    check("averaged model, at sites" not in (FOLDER / "untried.svg").read_text(), "a legend of nothing")
 
 
 def heat():
@@ -149,6 +150,80 @@ def heat():
         for a, b in zip(found[1:], found[2:]):
             check(sum(abs(x - y) for x, y in zip(a, b)) > 20, f"K={sites}: colours that cannot be told apart: {found}")
         holds(text, rf"{chance:.2g}: by chance \(1/K\)", "1: sites agree", rf"{chance / 100:.2g}: they cancel out")
+
+
+def ticks_of(texts):
+    return [text for text in texts if re.fullmatch(r"[\d.]+", text)]
+
+
+def kinds_of_theta():
+    """plot: steps, thresholds and densities have a panel each, with their own rows; who has no windows is where it was all along"""
+    climbs = made("climbs", [{"theta": 5, "next": 2}, {"theta": 2, "next": 2}], {}, thetas=[2, 5])
+    gaia = made("gaia", [{"theta": 0.1, "next": 0.1}] * 4, {}, algorithm="gaia", thetas=[0.1, 0.2])
+    stays = made("stays", [], {"t": 40, "theta": 20}, policy="fixed", thetas=[20])
+    phub("plot", climbs, gaia, stays, made("dgc", [], {"t": 40, "theta": 0.5}, algorithm="dgc"), "--out", "kinds.svg")
+    titles = [e.text for e in xml.etree.ElementTree.parse(FOLDER / "kinds.svg").getroot() if e.get("class") == "title"]
+    check([title for title in titles if title.startswith("Theta")] == ["Theta: steps between exchanges", "Theta: Gaia's significance threshold"], str(titles))
+    texts, drawn = panel("kinds.svg", "Theta: steps")
+    check(ticks_of(texts)[-3:] == ["2", "5", "20"] and {"climbs", "stays"} <= set(texts) and "gaia" not in texts and "dgc" not in texts, str(texts))
+    flat = [line[1:] for line in drawn if line[0] == "#009e73" and line[2] == line[4] and line[3] <= 610]
+    check(len(flat) == 1 and flat[0][0] == 110 and flat[0][2] == 610, f"one that stays: {flat}")
+    texts, _ = panel("kinds.svg", "Theta: Gaia")
+    check(ticks_of(texts)[-2:] == ["0.1", "0.2"] and "part of a weight" in texts and "climbs" not in texts, str(texts))
+
+
+def to_the_end():
+    """plot: what is behind the last window is drawn, as far as it is known; all panels have one axis; a line that is missing is a gap"""
+    path = made("rest", [{}, {"next": 2}], {"t": 25, "theta": 2, "loss": 0.25})
+    phub("plot", path, "--out", "rest.svg")
+    for title in ("Theta", "Accuracy", "Loss", "Alignment"):
+        texts, drawn = panel("rest.svg", title)
+        check("25" in texts and any(line[1] == line[3] == 610 for line in drawn), f"{title}: it ends at step 25: {texts}")
+    flat = sorted(line[1:4:2] for line in panel("rest.svg", "Theta")[1] if line[0] == "#0072b2" and line[2] == line[4] and line[3] <= 610)
+    check(flat == [(110, 510), (510, 610)], str(flat))
+    check("averaged model, held out" in panel("rest.svg", "Loss")[0], "the score at the end")
+    gap = made("hole", [{}, None, {}, {}], {})
+    phub("plot", gap, "--out", "hole.svg")
+    flat = sorted(line[1:4:2] for line in panel("hole.svg", "Theta")[1] if line[0] == "#0072b2" and line[2] == line[4] and line[3] <= 610)
+    check(flat == [(110, 235), (360, 610)], str(flat))
+    for name, unknown in (("rest", True), ("hole", True), ("whole", False)):
+        phub("plot", made("whole", [{}] * 4, {}) if name == "whole" else FOLDER / f"{name}.jsonl", "--out", "grey.svg")
+        text = (FOLDER / "grey.svg").read_text()
+        check(("not known" in text) == ("#dddddd" in text) == unknown, f"{name}: a colour without a name, or a name without a colour")
+
+
+def texts_in_pictures():
+    """plot: labels of the scale do not touch, however few tensors; names that are long lack their middle, and those that are alike are paths; the axis of bytes is of runs that are shown"""
+    long = made("a-name-that-is-longer-than-what-a-legend-has-room-for-1", [{}] * 2, {"accuracy": 0.5})
+    phub("plot", made("few", [{"r": [0.5]}] * 2, {"accuracy": 0.6}, tensors=["w"]), long, made("without", [{}] * 2, {"bytes": 1e12, "bytes_travel": 0}), "--out", "few.svg")
+    root = xml.etree.ElementTree.parse(FOLDER / "few.svg").getroot()
+    for title in ("Alignment r of what sites say, per tensor: few", "Bytes against"):
+        texts, _ = panel("few.svg", title)
+        check(texts, title)
+    scale = [e for e in root if e.text and re.search("sites agree|by chance|cancel out", e.text)]
+    ys = sorted(float(e.get("y")) for e in scale)
+    check(len(ys) == 9 and all(b - a >= 11 for a, b in zip(ys, ys[1:])), str(ys))
+    check("a-name-that-i\u2026s-room-for-1" in [e.text for e in root], "a long name")
+    texts, _ = panel("few.svg", "Bytes against")
+    check("few" in texts and "without" not in texts and not any("TB" in text for text in texts) and sum("KB" in text for text in texts) >= 2, str(texts))
+    for name in ("x", "y"):
+        (FOLDER / name).mkdir()
+        (FOLDER / name / "scout.jsonl").write_text(long.read_text())
+    phub("plot", "x/scout.jsonl", "y/scout.jsonl", "--out", "alike.svg")
+    check({"x/scout.jsonl", "y/scout.jsonl"} <= set(panel("alike.svg", "Theta")[0]), "names that are alike")
+    holds(phub("compare", "x/scout.jsonl", "y/scout.jsonl", long)[0], r"\nx/scout\.jsonl +local", r"\ny/scout\.jsonl +local", r"\na-name-that-is")
+
+
+def plot_fails_early():
+    """plot: a picture that cannot be written is refused before logs are read, and nothing is left behind"""
+    (FOLDER / "folder.svg").mkdir()
+    for out, why in (("/proc/nope/x.svg", "cannot write /proc/nope/x.svg: No such file or directory"), ("/proc/x.png", "cannot write /proc/x.png: "), ("folder.svg", "cannot write folder.svg: Is a directory")):
+        if out.endswith(".png") and not shutil.which("rsvg-convert"):
+            continue
+        check(phub("plot", "absent.jsonl", "--out", out, status=1)[1].startswith(f"phub: {why}"), out)
+    holds(phub("plot", "absent.jsonl", "--out", "x.png", status=1, PATH="/nowhere")[1], "a PNG needs rsvg-convert: apt install librsvg2-bin")
+    holds(phub("plot", "absent.jsonl", "--out", "free.svg", status=1)[1], "absent.jsonl: No such file")
+    check(not list(FOLDER.glob("free.svg*")), "left behind")
 
 
 def seeds():
@@ -242,4 +317,4 @@ def run_of_no_numbers():
 
 if __name__ == "__main__":
     os.environ["BUILD"] = str(rig.BUILD)
-    rig.run([gaps, fewer, not_known, spent, trials, heat, seeds, run_was_killed, run_of_dgc, models_that_are_one, run_of_no_numbers])
+    rig.run([gaps, fewer, not_known, spent, trials, heat, kinds_of_theta, to_the_end, texts_in_pictures, plot_fails_early, seeds, run_was_killed, run_of_dgc, models_that_are_one, run_of_no_numbers])

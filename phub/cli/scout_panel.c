@@ -1,0 +1,105 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What panels share: where they stand, legends, and what windows say.
+ */
+#include "phub/cli/scout_panel.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "phub/cli/svg.h"
+
+enum {
+	PANEL_ABOVE = 44,
+	PANEL_BELOW = 56,
+	PANEL_NAME_CHARACTERS = 26, /* that a legend has room for */
+};
+
+struct chart panel_begin(struct panel_page *page, double height, unsigned rows)
+{
+	struct chart c;
+
+	height = fmax(height, rows * PANEL_ROW);
+	chart_init(&c, page->file, PANEL_LEFT, page->y + PANEL_ABOVE, PANEL_WIDTH - PANEL_LEFT - PANEL_RIGHT, height);
+	page->y += PANEL_ABOVE + height + PANEL_BELOW;
+	return c;
+}
+
+void panel_frame_steps(struct chart *c, const struct panel_page *page, const char *title, const char *unit, bool ticks)
+{
+	c->x_low = 0;
+	c->x_high = fmax(page->steps, 1);
+	chart_frame(c, title, "step", unit, ticks);
+}
+
+/* ---- legends ---- */
+
+/* The bytes of so many characters of UTF-8, from the start, or of those at the end. */
+static size_t panel_first(const char *text, size_t characters)
+{
+	size_t at = 0;
+
+	for (; text[at]; at++)
+		if (((unsigned char)text[at] & 0xc0) != 0x80 && characters-- == 0)
+			break;
+	return at;
+}
+
+static size_t panel_characters(const char *text)
+{
+	size_t count = 0;
+
+	for (; *text; text++)
+		count += ((unsigned char)*text & 0xc0) != 0x80;
+	return count;
+}
+
+void panel_label(const struct chart *c, unsigned row, double x, const char *text)
+{
+	const size_t all = panel_characters(text), half = PANEL_NAME_CHARACTERS / 2;
+	char cut[8 * PANEL_NAME_CHARACTERS];
+
+	snprintf(cut, sizeof(cut), "%s", text);
+	if (all > PANEL_NAME_CHARACTERS)
+		snprintf(cut, sizeof(cut), "%.*s\u2026%s", (int)panel_first(text, half), text,
+			text + panel_first(text, all - half + 1));
+	svg_label(c->file, c->x + c->width + x, c->y + 9.5 + row * PANEL_ROW, "small", "start", false, cut);
+}
+
+void panel_name(const struct chart *c, unsigned row, const char *colour, const char *dash, const char *name)
+{
+	const double x = c->x + c->width + 16, y = c->y + 6 + row * PANEL_ROW;
+
+	svg_line(c->file, x, y, x + 22, y, colour, 2, dash);
+	panel_label(c, row, 44, name);
+}
+
+unsigned panel_legend(const struct panel_page *page, const struct chart *c, const bool shown[ARGS_WORDS_MAX])
+{
+	unsigned row = 0;
+
+	for (unsigned l = 0; l < page->count; l++)
+		if (shown[l])
+			panel_name(c, row++, chart_colour(l), NULL, page->logs[l].name);
+	return row;
+}
+
+/* ---- windows ---- */
+
+double panel_number(const struct scout_log *log, unsigned window, const char *field)
+{
+	return scout_log_number(scout_log_window(log, window), field);
+}
+
+bool panel_log_has(const struct scout_log *log, const char *field)
+{
+	for (unsigned i = 0; i < log->count; i++)
+		if (!isnan(panel_number(log, i, field)))
+			return true;
+	return false;
+}
+
+double panel_from(const struct scout_log *log, unsigned window)
+{
+	return panel_number(log, window, "t") - scout_log_steps(log, window);
+}

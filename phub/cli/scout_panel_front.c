@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Bytes against accuracy, a mark for each run, and the Pareto front of them.
+ */
+#include <math.h>
+
+#include "phub/cli/scout_panel.h"
+#include "phub/cli/svg.h"
+
+enum { FRONT_HEIGHT = 200 };
+
+static double front_sent(const struct scout_log_total *total)
+{
+	return total->bytes + (isnan(total->travel) ? 0 : total->travel);
+}
+
+static bool front_knows(const struct scout_log_total *total)
+{
+	return !isnan(total->accuracy) && front_sent(total) > 0;
+}
+
+/* From left to right: as good as the best that sent no more. False: it is a point. */
+static bool front_line(const struct panel_page *page, const struct chart *c)
+{
+	const struct scout_log_total *totals = page->totals;
+	double x = NAN, y = NAN;
+	bool drawn = false;
+
+	for (;;) {
+		int next = -1;
+
+		for (unsigned l = 0; l < page->count; l++)
+			if (scout_log_on_front(totals, page->count, l) && (isnan(x) || front_sent(&totals[l]) > x) &&
+				(next < 0 || front_sent(&totals[l]) < front_sent(&totals[next])))
+				next = (int)l;
+		if (next < 0)
+			return drawn;
+		drawn = !isnan(x);
+		chart_segment(c, x, y, front_sent(&totals[next]), y, PANEL_GREY, "5 4");
+		chart_segment(c, front_sent(&totals[next]), y, front_sent(&totals[next]), 100 * totals[next].accuracy,
+			PANEL_GREY, "5 4");
+		x = front_sent(&totals[next]);
+		y = 100 * totals[next].accuracy;
+	}
+}
+
+/* Where colours come again, other shapes. */
+static void front_mark(const struct chart *c, unsigned log, double x, double y)
+{
+	const char *colour = chart_colour(log);
+	unsigned shape = log / CHART_COLOURS % 3;
+
+	if (shape == 1) {
+		svg_block(c->file, x - 4, y - 4, 8, 8, colour);
+		return;
+	}
+	svg_dot(c->file, x, y, 5, colour);
+	if (shape == 2)
+		svg_dot(c->file, x, y, 2.5, "#ffffff");
+}
+
+void panel_front(struct panel_page *page)
+{
+	struct chart c;
+	unsigned row = 0;
+	bool line;
+
+	for (unsigned l = 0; l < page->count; l++)
+		row += front_knows(&page->totals[l]);
+	if (row < 2)
+		return;
+	c = panel_begin(page, FRONT_HEIGHT, row + 2);
+	c.x_log = true;
+	c.x_unit = CHART_BYTES;
+	for (unsigned l = 0; l < page->count; l++)
+		if (front_knows(&page->totals[l]))
+			chart_widen(&c, front_sent(&page->totals[l]), 100 * page->totals[l].accuracy);
+	chart_settle(&c);
+	chart_frame(&c, "Bytes against accuracy", "sent by a site in the run, models that travelled included",
+		"accuracy, %", true);
+	line = front_line(page, &c);
+	row = 0;
+	for (unsigned l = 0; l < page->count; l++) {
+		if (!front_knows(&page->totals[l]))
+			continue;
+		front_mark(&c, l, chart_at_x(&c, front_sent(&page->totals[l])),
+			chart_at_y(&c, 100 * page->totals[l].accuracy));
+		front_mark(&c, l, c.x + c.width + 27, c.y + 6 + row * PANEL_ROW);
+		panel_label(&c, row++, 44, page->logs[l].name);
+	}
+	if (line)
+		panel_name(&c, row, PANEL_GREY, "5 4", "Pareto front of these");
+}
