@@ -381,6 +381,27 @@ int phub_present(phub_t *p)
 	return api_leave(p, (int)(p->session.present ? p->session.present : p->settings.world));
 }
 
+enum api_fate api_take_fate(phub_t *p, uint32_t rank, char why[SESSION_WHY_BYTES])
+{
+	const uint64_t bit = UINT64_C(1) << rank % 64;
+	enum api_fate fate = API_STAYED;
+	struct client_gone *gone;
+
+	why[0] = '\0';
+	if (rank >= WIRE_WORLD_MAX || api_enter(p) < 0)
+		return fate;
+	gone = &p->session.gone;
+	if (gone->left[rank / 64] & bit)
+		fate = API_LEFT;
+	else if (gone->lost[rank / 64] & bit)
+		fate = API_LOST;
+	if (fate == API_LOST)
+		memcpy(why, gone->why, SESSION_WHY_BYTES);
+	gone->left[rank / 64] &= ~bit;
+	gone->lost[rank / 64] &= ~bit;
+	return (enum api_fate)api_leave(p, (int)fate);
+}
+
 int64_t phub_round(phub_t *p, int key)
 {
 	int rc = api_enter_key(p, key);

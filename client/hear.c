@@ -311,10 +311,28 @@ static bool hear_moved(struct client_session *s, const Phub__Start *start)
 	return true;
 }
 
+static void hear_ranks(uint64_t *bits, const uint32_t *ranks, size_t count, bool are)
+{
+	for (size_t i = 0; i < count; i++) {
+		const uint64_t bit = UINT64_C(1) << ranks[i] % 64;
+
+		if (ranks[i] < WIRE_WORLD_MAX)
+			bits[ranks[i] / 64] = are ? bits[ranks[i] / 64] | bit : bits[ranks[i] / 64] & ~bit;
+	}
+}
+
 static void hear_members(struct client_session *s, const Phub__Members *m)
 {
+	struct client_gone *gone = &s->gone;
+
 	s->epoch = m->epoch;
 	s->present = m->present;
+	hear_ranks(gone->lost, m->lost, m->n_lost, true);
+	hear_ranks(gone->lost, m->left, m->n_left, false);
+	hear_ranks(gone->left, m->lost, m->n_lost, false);
+	hear_ranks(gone->left, m->left, m->n_left, true);
+	if (m->n_lost > m->n_left)
+		hear_copy(gone->why, sizeof(gone->why), m->why);
 }
 
 /* The key of an encrypted job's results. False: the session is over. */
@@ -359,6 +377,8 @@ static void hear_start(struct client_session *s, const Phub__Start *start)
 	memcpy(copy, start->core_of_chunk.data, start->core_of_chunk.len);
 	free(s->start.core_of_chunk);
 	s->epoch = 0;
+	if (!start->moved)
+		s->gone = (struct client_gone){.why = ""};
 	s->start = (struct client_start){
 		.joined = start->joined || (start->moved && s->start.joined),
 		.moved = start->moved,

@@ -770,6 +770,11 @@ struct phub_site_state {
 };
 PHUB_API int phub_site_state(phub_site_t *site, struct phub_site_state *state);
 
+/* Ranks of those `sites`, in rising order, to ranks[0 .. count]: after losses they may still make a job, of a mean of
+ * their models, say. Returns how many they are; 0 before phub_site_start(), and with PHUB_OUTER_BOX, where nobody
+ * knows. -EINVAL: NULL. */
+PHUB_API int phub_site_ranks(phub_site_t *site, uint32_t *ranks, unsigned count);
+
 /* The scout's last decision. -ENODATA: there is none yet. */
 PHUB_API int phub_site_decision(phub_site_t *site, struct phub_scout_decision *decision);
 

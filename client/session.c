@@ -129,6 +129,7 @@ void client_session_move(struct client_session *s, const struct url_box *box, ui
 	s->start.rounds = before.start.rounds;
 	s->start.round_count = before.start.round_count;
 	s->present = before.present;
+	s->gone = before.gone;
 	s->barrier = before.barrier;
 	s->barrier_done = before.barrier_done;
 	s->barrier_told = before.barrier_told;

@@ -20,6 +20,7 @@
 #include "transport/control.pb-c.h"
 #include "transport/proof.h"
 #include "transport/stream.h"
+#include "transport/wire.h"
 
 enum client_session_state {
 	SESSION_DIALLING, /* there is no connection; the next try is at retry_ns */
@@ -32,7 +33,7 @@ enum client_session_state {
 	SESSION_OVER,     /* `failure` says why */
 };
 
-enum { SESSION_ADDRESSES_MAX = 8, SESSION_NOTICES = 8, SESSION_MISSING_MAX = 64 };
+enum { SESSION_ADDRESSES_MAX = 8, SESSION_NOTICES = 8, SESSION_MISSING_MAX = 64, SESSION_WHY_BYTES = 120 };
 
 struct client_address {
 	char transport[16];
@@ -47,6 +48,12 @@ struct client_subject {
 };
 
 /* What the box said about waits that take long. */
+/* How ranks went last, where nobody has asked for it since: bit r % 64 of word r / 64. */
+struct client_gone {
+	uint64_t left[WIRE_WORLD_MAX / 64], lost[WIRE_WORLD_MAX / 64];
+	char why[SESSION_WHY_BYTES]; /* the last that was lost, as the box has it; "": it did not say */
+};
+
 struct client_notice {
 	bool valid;
 	struct client_subject subject;
@@ -135,9 +142,10 @@ struct client_session {
 	const struct keyring *keyring; /* SESSION_STARTING */
 	uint32_t keys_sent;
 	uint32_t generation;
-	struct client_start start;      /* SESSION_STARTED */
-	uint32_t epoch;                 /* of the membership; 0: as at the start */
-	uint32_t present;               /* workers in the job; 0: all of the world */
+	struct client_start start; /* SESSION_STARTED */
+	uint32_t epoch;            /* of the membership; 0: as at the start */
+	uint32_t present;          /* workers in the job; 0: all of the world */
+	struct client_gone gone;
 	uint64_t barrier, barrier_done; /* the last one asked for, and passed... */
 	uint64_t barrier_told;          /* ...and that the caller knows to be passed */
 	struct client_notice notices[SESSION_NOTICES];

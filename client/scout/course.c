@@ -327,6 +327,8 @@ static int course_land(struct phub_site *s)
 		s->hello = false;
 		s->takes = true;
 	}
+	if (s->slots_key >= 0)
+		census_take(s);
 	if (heard)
 		course_summon(s);
 	return 0;

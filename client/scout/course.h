@@ -27,6 +27,7 @@
 #include <stdint.h>
 
 #include "client/phub.h"
+#include "client/scout/census.h"
 #include "client/scout/midway.h"
 #include "client/scout/options.h"
 #include "client/scout/scout.h"
@@ -103,7 +104,8 @@ struct phub_site {
 	bool scored;                   /* since the last window */
 	uint64_t began_ns, stepped_ns; /* phub_site_start() was over, and the last step; 0: none */
 	double logged_bytes, logged_travel, logged_within; /* mean of sites */
-	struct shadow shadow;                              /* of this site, where there is a log; count 0: none */
+	struct census census;
+	struct shadow shadow; /* of this site, where there is a log; count 0: none */
 	uint64_t logged_shadow[SHADOW_THETAS_MAX];
 
 	struct site site;
@@ -225,7 +227,9 @@ int course_log_shadow(struct phub_site *s, struct err *e);
  * written is not: the training goes on. */
 void course_log_run(struct phub_site *s);
 void course_log_decision(struct phub_site *s, double theta);
-/* As record_warning(). */
+/* As record_site(), record_warning(). */
+struct record_site;
+void course_log_site(struct phub_site *s, const struct record_site *site);
 void course_log_warning(struct phub_site *s, uint32_t rank, const char *tensor, bool all, const char *text);
 
 /* ---- shared by these ---- */

@@ -109,6 +109,8 @@ void course_log_run(struct phub_site *s)
 	}
 	free(line);
 	free(names);
+	if (s->slots_key >= 0 && census_begin(s) == 0)
+		census_take(s);
 }
 
 /* As long as a site has tensors. */
@@ -128,6 +130,15 @@ void course_log_warning(struct phub_site *s, uint32_t rank, const char *tensor, 
 {
 	char line[2 * UNSOUND_TEXT_BYTES];
 	size_t bytes = record_warning(s->site.counts.steps, rank, tensor, all, text, line, sizeof(line));
+
+	if (s->log >= 0 && bytes < sizeof(line))
+		log_write(s, line, bytes);
+}
+
+void course_log_site(struct phub_site *s, const struct record_site *site)
+{
+	char line[512];
+	const size_t bytes = record_site(site, line, sizeof(line));
 
 	if (s->log >= 0 && bytes < sizeof(line))
 		log_write(s, line, bytes);
@@ -229,6 +240,7 @@ static void log_end(struct phub_site *s)
 		.loss = log_loss(&s->score),
 		.seconds = s->stepped_ns ? (double)(s->stepped_ns - s->began_ns) * 1e-9 : NAN,
 		.bytes_within = log_within(s),
+		.sites = s->present_count,
 		.broken_since = unsound_since(s)};
 	char line[1024];
 	size_t bytes;
@@ -242,8 +254,10 @@ void course_log_close(struct phub_site *s)
 {
 	if (s->log < 0)
 		return;
+	census_end(s);
 	if (s->begun)
 		log_end(s);
+	census_fini(s);
 	close(s->log);
 	s->log = -1;
 }
@@ -252,6 +266,7 @@ void course_log_yield(struct phub_site *s, const struct phub_site *around)
 {
 	if (s->log < 0 || s->scouted || !s->log_usual || strcmp(s->link, around->link) != 0)
 		return;
+	census_fini(s);
 	close(s->log);
 	s->log = -1;
 }

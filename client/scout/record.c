@@ -415,8 +415,23 @@ size_t record_end(const struct record_end *end, char *out, size_t room)
 	field_double(&l, "accuracy", end->accuracy);
 	field_double(&l, "loss", end->loss);
 	field_double(&l, "seconds", end->seconds);
+	if (end->sites > 0)
+		field_whole(&l, "sites", end->sites);
 	if (end->broken_since > 0)
 		field_whole(&l, "broken_since", end->broken_since);
+	return line_end(&l);
+}
+
+size_t record_site(const struct record_site *site, char *out, size_t room)
+{
+	struct line l = line_begin(out, room);
+
+	field_text(&l, "scout", "site");
+	field_whole(&l, "t", site->t);
+	field_whole(&l, "rank", site->rank);
+	field_text(&l, "action", site->action);
+	field_whole(&l, "sites", site->sites);
+	field_text(&l, "reason", site->reason);
 	return line_end(&l);
 }
 

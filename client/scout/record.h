@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The decision log of a run: lines of JSON, one for the run, one for each window, one for the end, as `phub scout`
- * reads them. Here they are formatted, into the caller's memory. Pure; any thread; never blocks.
+ * The decision log of a run: lines of JSON, one for the run, one for each window, one for the end, and one for each
+ * site that is lost, leaves or comes, as `phub scout` reads them. Here they are formatted, into the caller's memory.
+ * Pure; any thread; never blocks.
  *
  * Numbers are written so that reading them gives the same bits; NaN and infinities, for which JSON has no word, are
  * null. A seed above 2^53 is text of digits. Text that is not UTF-8 has U+FFFD where it is not. Readers ignore fields
@@ -74,6 +75,7 @@ struct record_end {
 	double bytes, bytes_travel, bytes_wire;
 	double theta, accuracy, loss, seconds;
 	double bytes_within;   /* as in a window's line, since the start; 0: left out */
+	unsigned sites;        /* that were there at last: of these the score is; 0: not known, and left out */
 	uint64_t broken_since; /* the step after which the writer's model was no numbers to the end; 0: left out */
 };
 
@@ -92,6 +94,17 @@ size_t record_end(const struct record_end *end, char *out, size_t room);
  * models of all sites are no numbers from here on. */
 size_t record_warning(
 	uint64_t t, unsigned rank, const char *tensor, bool all, const char *text, char *out, size_t room);
+
+/* Likewise: who is there changes. */
+struct record_site {
+	uint64_t t;         /* steps of the run, as the first round without it, or with it, landed */
+	unsigned rank;      /* of the site */
+	const char *action; /* "lost", "left", "came" */
+	unsigned sites;     /* from then on */
+	const char *reason;
+};
+
+size_t record_site(const struct record_site *site, char *out, size_t room);
 
 /* What is enough for one number, as it is written in a line; the NUL included. */
 #define RECORD_NUMBER_BYTES 32u

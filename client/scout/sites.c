@@ -492,6 +492,17 @@ int phub_site_state(phub_site_t *s, struct phub_site_state *state)
 	return rc < 0 ? rc : 0;
 }
 
+int phub_site_ranks(phub_site_t *s, uint32_t *ranks, unsigned count)
+{
+	if (!s)
+		return sites_refuse(s);
+	if (!ranks && count > 0)
+		return err_set(api_last_error(), -EINVAL, "%s: phub_site_ranks() needs a place", sites_who(s));
+	for (unsigned i = 0; i < count && i < s->present_count; i++)
+		ranks[i] = s->present[i];
+	return (int)s->present_count;
+}
+
 int phub_site_decision(phub_site_t *s, struct phub_scout_decision *decision)
 {
 	if (!s)

@@ -112,10 +112,12 @@ def floats(net):
     return [tensor for tensor in net.state_dict().values() if tensor.is_floating_point()]
 
 
-def average(net, url=None, **options):
-    """The net becomes the mean of all sites', which is what the papers score. Collective, in a job of its own. How many bytes a site
-    has sent for it."""
+def average(net, url=None, ranks=None, **options):
+    """The net becomes the mean of all sites', or of those of these ranks, which is what the papers score. Collective, in a job of its own.
+    How many bytes a site has sent for it."""
     tensors = floats(net)
+    if ranks is not None:
+        options |= {"rank": ranks.index(phub.launched()[0]), "world": len(ranks)}
     with phub.connect(phub.job_url(url, "-mean"), reduce="mean", reproducible=True, **options) as worker:
         mean = torch.from_numpy(worker.push_pull(torch.cat([tensor.flatten() for tensor in tensors]).numpy()))
     for tensor, values in zip(tensors, mean.split([tensor.numel() for tensor in tensors])):
@@ -220,10 +222,10 @@ def main():
     site = open_site(net, images, labels, a.url, scout_of(a), algorithm=a.algorithm, theta=None if a.policy else a.theta, log=a.log)
     train(site, net, images, labels, a.steps, a.seed * world + rank, teller(site) if rank == 0 else lambda step, loss: None)
     state = site.state
-    whole = state["sites"] in (0, world)  # those that are lost do not come to take a mean
-    bytes_mean = average(net, a.url) if whole else 0
-    if rank == 0 and not whole:
-        print(f"sites.py: {state['sites']} of {world} sites are left: scored is the model of this one, not the mean of all", flush=True)
+    there = site.ranks  # those that are lost do not come to take a mean
+    bytes_mean = average(net, a.url, there)
+    if rank == 0 and len(there) < world:
+        print(f"sites.py: sites {', '.join(map(str, there))} of {world} are left: scored is the mean of their models", flush=True)
     if rank == 0:
         count, right, loss = tried(net, *read("test"))
         site.score(count, right, loss)  # into the log, which ends as the site is closed

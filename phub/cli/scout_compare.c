@@ -155,6 +155,10 @@ static void compare_legend(const struct compare *c)
 	if (c->spent)
 		compare_unlike_spent(c);
 	for (unsigned i = 0; i < c->count; i++)
+		if (c->totals[i].sites < scout_log_number(c->logs[i].run, "sites"))
+			printf("Take care: %s ended with %.0f of %.0f sites, and what it scored is of these.\n",
+				c->logs[i].name, c->totals[i].sites, scout_log_number(c->logs[i].run, "sites"));
+	for (unsigned i = 0; i < c->count; i++)
 		if (!isnan(c->totals[i].broken))
 			printf("Take care: models of %s are no numbers since step %.0f.\n", c->logs[i].name,
 				c->totals[i].broken);
@@ -166,7 +170,7 @@ static bool compare_json(const struct compare *c, unsigned i)
 	const struct scout_log_total *total = &c->totals[i];
 
 	return output_json(json_pack("{s:s, s:s, s:s, s:s, s:I, s:b, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:s, s:o, s:o, "
-				     "s:o, s:o, s:o, s:b, s:o}",
+				     "s:o, s:o, s:o, s:b, s:o, s:o}",
 		"scout", "compare", "log", log->path, "algorithm", scout_log_text(log->run, "algorithm"), "policy",
 		scout_log_text(log->run, "policy"), "t", (json_int_t)total->t, "ended", log->end != NULL, "missing",
 		(json_int_t)log->missing, "bytes", scout_log_value(total->bytes), "bytes_travel",
@@ -176,7 +180,7 @@ static bool compare_json(const struct compare *c, unsigned i)
 		scout_log_value(total->spent), "theta", scout_log_value(total->theta), "accuracy",
 		scout_log_value(total->accuracy), "loss", scout_log_value(total->loss), "seconds",
 		scout_log_value(total->seconds), "front", scout_log_on_front(c->totals, c->count, i), "broken_since",
-		scout_log_value(total->broken)));
+		scout_log_value(total->broken), "sites", scout_log_value(total->sites)));
 }
 
 static int compare_print(const struct scout_log *logs, unsigned count, bool json)

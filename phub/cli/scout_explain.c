@@ -13,6 +13,8 @@
 #include "phub/cli/scout.h"
 #include "phub/cli/scout_log.h"
 
+enum { EXPLAIN_SITE_BYTES = 320 };
+
 struct explain {
 	struct scout_log log;
 	struct scout_config config;
@@ -288,7 +290,7 @@ static void explain_alignment(const struct explain *x, unsigned i)
 {
 	const json_t *w = scout_log_window(&x->log, i);
 	unsigned count = scout_log_elements(w, "r"), least = 0;
-	double sum = 0, sites = scout_log_number(x->log.run, "sites"), all = scout_log_number(w, "r_all");
+	double sum = 0, sites = scout_log_number(w, "sites"), all = scout_log_number(w, "r_all");
 	const char *name;
 	unsigned known = 0;
 
@@ -308,7 +310,8 @@ static void explain_alignment(const struct explain *x, unsigned i)
 	printf("  r       %.3f, %s %u tensors; least in %s: %.3f. 1 is sites that agree, %.3f (1/K) what they have by "
 	       "chance\n",
 		isnan(all) ? sum / known : all, isnan(all) ? "the mean of" : "over all of", known,
-		name ? name : "a tensor without a name", scout_log_element(w, "r", least), 1 / sites);
+		name ? name : "a tensor without a name", scout_log_element(w, "r", least),
+		1 / (sites >= 1 ? sites : scout_log_number(x->log.run, "sites")));
 }
 
 /* Of Gaia they are estimates. */
@@ -328,9 +331,38 @@ static void explain_shadow(const struct explain *x, unsigned i)
 		puts("");
 }
 
+/* ---- who was there ---- */
+
+/* "site 1: 2 of 3 remain; why" */
+static const char *explain_site(const struct explain *x, const json_t *site, char text[EXPLAIN_SITE_BYTES])
+{
+	const double all = scout_log_number(x->log.run, "sites"), now = scout_log_number(site, "sites");
+
+	snprintf(text, EXPLAIN_SITE_BYTES, "site %.0f; %.0f of %.0f are there: %.240s", scout_log_number(site, "rank"),
+		now, all, scout_log_text(site, "reason"));
+	return text;
+}
+
+/* In this window. */
+static void explain_sites(const struct explain *x, unsigned i)
+{
+	const double to = explain_number(x, i, "t"), from = to - scout_log_steps(&x->log, i);
+	char text[EXPLAIN_SITE_BYTES];
+
+	for (unsigned k = 0; k < json_array_size(x->log.sites); k++) {
+		const json_t *site = json_array_get(x->log.sites, k);
+		const double t = scout_log_number(site, "t");
+
+		if (t > from && t <= to)
+			printf("  %-7s at step %.0f %s\n", scout_log_text(site, "action"), t,
+				explain_site(x, site, text));
+	}
+}
+
 static void explain_window(const struct explain *x, unsigned i)
 {
 	explain_what(x, i);
+	explain_sites(x, i);
 	explain_seen(x, i);
 	explain_sent(x, i);
 	explain_cost(x, i);
@@ -369,35 +401,97 @@ static void explain_cell(struct output_table *table, double value)
 		output_cell(table, "%.4g", value);
 }
 
-static void explain_summary(const struct explain *x)
+static void explain_row(const struct explain *x, unsigned i, struct output_table *table)
 {
 	const bool pulls = x->config.policy == SCOUT_PLUS;
 	const enum price_unit unit = x->config.price.unit;
+	const json_t *w = scout_log_window(&x->log, i);
+	char text[32];
+
+	output_cell(table, "%.0f", scout_log_number(w, "t"));
+	output_cell(table, "%g", scout_log_number(w, "theta"));
+	output_cell(table, "%g", scout_log_number(w, "next"));
+	output_cell(table, "%s", scout_log_text(w, "action"));
+	explain_cell(table, pulls ? scout_log_number(w, "r_all") : 100 * scout_log_number(w, "AL"));
+	explain_cell(table, scout_log_number(w, pulls ? "pull" : "cost"));
+	output_cell(table, "%s",
+		unit == PRICE_BYTES ? explain_bytes(scout_log_number(w, "bytes"), text)
+				    : scout_log_spent_text(unit, scout_log_spent(&x->log, i), text));
+	output_cell(table, "%s", scout_log_text(w, "reason"));
+}
+
+/* Those from `next` on that are of no later step than `t`. Returns the one after them. */
+static unsigned explain_rows_of_sites(const struct explain *x, unsigned next, double t, struct output_table *table)
+{
+	for (; next < json_array_size(x->log.sites); next++) {
+		const json_t *site = json_array_get(x->log.sites, next);
+		char text[EXPLAIN_SITE_BYTES];
+
+		if (scout_log_number(site, "t") > t)
+			break;
+		output_cell(table, "%.0f", scout_log_number(site, "t"));
+		output_cell(table, "-");
+		output_cell(table, "-");
+		output_cell(table, "%s", scout_log_text(site, "action"));
+		for (unsigned i = 0; i < 3; i++)
+			output_cell(table, "-");
+		output_cell(table, "%s", explain_site(x, site, text));
+	}
+	return next;
+}
+
+static void explain_table(const struct explain *x)
+{
+	const bool pulls = x->config.policy == SCOUT_PLUS;
 	struct output_table table = {
 		.heads = {"step", "theta", "to", "action", pulls ? "r" : "AL points", pulls ? "pull" : "cost",
-			unit == PRICE_BYTES ? "bytes" : "spent", "reason"},
+			x->config.price.unit == PRICE_BYTES ? "bytes" : "spent", "reason"},
 		.align = "rrrlrrrl"};
-	struct scout_log_total total = scout_log_total(&x->log);
-	char text[32], within[128], saving[SCOUT_LOG_SAVING_BYTES];
-	unsigned changes = 0, told = 0;
+	unsigned site = 0;
 
 	for (unsigned i = 0; i < x->log.count; i++) {
-		const json_t *w = scout_log_window(&x->log, i);
-
 		if (!explain_tells(x, i))
 			continue;
+		site = explain_rows_of_sites(x, site, explain_number(x, i, "t"), &table);
+		explain_row(x, i, &table);
+	}
+	explain_rows_of_sites(x, site, INFINITY, &table);
+	output_table_print(&table);
+}
+
+/* How it ended, or that it has not. */
+static void explain_end(const struct explain *x, const struct scout_log_total *total)
+{
+	const double all = scout_log_number(x->log.run, "sites");
+	char text[64] = "", saving[SCOUT_LOG_SAVING_BYTES];
+
+	if (total->sites < all)
+		snprintf(text, sizeof(text), " with %.0f of %.0f sites", total->sites, all);
+	printf("%s at step %" PRIu64 "%s, theta %g", x->log.end ? "It ended" : "The log ends early,", total->t, text,
+		total->theta);
+	if (!isnan(scout_log_saving(total)))
+		printf(", with %s", scout_log_saving_text(scout_log_saving(total), saving));
+	if (!isnan(total->spent))
+		printf(", %s spent", scout_log_spent_text(x->config.price.unit, total->spent, text));
+	if (!isnan(total->accuracy))
+		printf(", %.2f %% right", 100 * total->accuracy);
+	puts(". --at STEP says more of one window.");
+	if (!x->log.end)
+		puts("Take care: it has no last line: the run goes on, was broken off, or rank 0, which writes it, was "
+		     "lost.");
+	if (!isnan(total->broken))
+		printf("Take care: models are no numbers since step %.0f.\n", total->broken);
+}
+
+static void explain_summary(const struct explain *x)
+{
+	struct scout_log_total total = scout_log_total(&x->log);
+	unsigned changes = 0, told = 0;
+	char text[32], within[128];
+
+	for (unsigned i = 0; i < x->log.count; i++) {
+		told += explain_tells(x, i);
 		changes += explain_changes(x, i);
-		told++;
-		output_cell(&table, "%.0f", scout_log_number(w, "t"));
-		output_cell(&table, "%g", scout_log_number(w, "theta"));
-		output_cell(&table, "%g", scout_log_number(w, "next"));
-		output_cell(&table, "%s", scout_log_text(w, "action"));
-		explain_cell(&table, pulls ? scout_log_number(w, "r_all") : 100 * scout_log_number(w, "AL"));
-		explain_cell(&table, scout_log_number(w, pulls ? "pull" : "cost"));
-		output_cell(&table, "%s",
-			unit == PRICE_BYTES ? explain_bytes(scout_log_number(w, "bytes"), text)
-					    : scout_log_spent_text(unit, scout_log_spent(&x->log, i), text));
-		output_cell(&table, "%s", scout_log_text(w, "reason"));
 	}
 	printf("%s: %s, policy %s, %.0f sites; %u windows, theta changed in %u", x->log.name,
 		scout_log_text(x->log.run, "algorithm"), scout_log_text(x->log.run, "policy"),
@@ -408,18 +502,9 @@ static void explain_summary(const struct explain *x)
 	if (explain_within(x, within))
 		printf("Sites are within these: %s%s%s.\n", within, isnan(total.within) ? "" : "; a site sent there ",
 			isnan(total.within) ? "" : explain_bytes(total.within, text));
-	if (told)
-		output_table_print(&table);
-	printf("%s at step %" PRIu64 ", theta %g", x->log.end ? "It ended" : "The log ends", total.t, total.theta);
-	if (!isnan(scout_log_saving(&total)))
-		printf(", with %s", scout_log_saving_text(scout_log_saving(&total), saving));
-	if (!isnan(total.spent))
-		printf(", %s spent", scout_log_spent_text(unit, total.spent, text));
-	if (!isnan(total.accuracy))
-		printf(", %.2f %% right", 100 * total.accuracy);
-	puts(". --at STEP says more of one window.");
-	if (!isnan(total.broken))
-		printf("Take care: models are no numbers since step %.0f.\n", total.broken);
+	if (told > 0 || json_array_size(x->log.sites) > 0)
+		explain_table(x);
+	explain_end(x, &total);
 }
 
 /* ---- which ---- */
@@ -442,6 +527,23 @@ static json_t *explain_tried_json(const struct explain *x, unsigned at)
 		json_object_get(w, "r_all"));
 }
 
+/* Lines of who was there, as the log has them, as explain_rows_of_sites(). */
+static unsigned explain_json_sites(const struct explain *x, unsigned next, double t, bool *good)
+{
+	for (; next < json_array_size(x->log.sites); next++) {
+		const json_t *site = json_array_get(x->log.sites, next);
+		json_t *line;
+
+		if (scout_log_number(site, "t") > t)
+			break;
+		line = json_deep_copy(site);
+		if (line)
+			json_object_set_new(line, "log", json_string(x->log.path));
+		*good = output_json(line) && *good;
+	}
+	return next;
+}
+
 static bool explain_json(const struct explain *x, unsigned i)
 {
 	json_t *line = json_deep_copy(scout_log_window(&x->log, i)), *tried = json_array();
@@ -462,12 +564,28 @@ static bool explain_json(const struct explain *x, unsigned i)
 	return output_json(line);
 }
 
+/* All that the table has, in its order. */
+static bool explain_json_all(const struct explain *x)
+{
+	unsigned site = 0;
+	bool good = true;
+
+	for (unsigned i = 0; i < x->log.count; i++) {
+		if (!explain_tells(x, i))
+			continue;
+		site = explain_json_sites(x, site, explain_number(x, i, "t"), &good);
+		good = explain_json(x, i) && good;
+	}
+	explain_json_sites(x, site, INFINITY, &good);
+	return good;
+}
+
 static int explain_print(struct explain *x, bool one, uint64_t at, bool json)
 {
 	int window = one ? explain_find(x, at) : 0;
 	bool good = true;
 
-	if (x->log.count == 0) {
+	if (x->log.count == 0 && (one || json_array_size(x->log.sites) == 0)) {
 		output_error("%s: no decision in it: the run had no scout, or no window has ended yet", x->log.path);
 		return CLI_FAILED;
 	}
@@ -482,9 +600,8 @@ static int explain_print(struct explain *x, bool one, uint64_t at, bool json)
 		explain_summary(x);
 	else if (one)
 		good = explain_json(x, (unsigned)window);
-	for (unsigned i = 0; json && !one && i < x->log.count; i++)
-		if (explain_tells(x, i))
-			good = explain_json(x, i) && good;
+	else
+		good = explain_json_all(x);
 	return good ? CLI_DONE : CLI_FAILED;
 }
 
@@ -495,14 +612,16 @@ int scout_explain_run(int argc, char **argv)
 	const struct args_option options[] = {
 		{"at", "STEP", "all that is known of the window that this step belongs to", ARGS_NUMBER, &at, 0,
 			UINT64_MAX - 1, NULL},
-		{"json", NULL, "a line of JSON for each decision that it speaks of", ARGS_FLAG, &json, 0, 0, NULL},
+		{"json", NULL, "a line of JSON for each decision, and change of sites, that it speaks of", ARGS_FLAG,
+			&json, 0, 0, NULL},
 		{.name = NULL},
 	};
 	const struct args_usage usage = {.command = "phub scout explain",
 		.words = "LOG",
-		.about = "Why theta changed, from the decision log of a run: all changes, or with --at one window: "
-			 "what was\n"
-			 "seen, what was sent, what each theta has cost when it was last tried. - is standard input.\n",
+		.about = "Why theta changed, from the decision log of a run: all changes, and sites that were lost,\n"
+			 "left or came; or with --at one window: what was seen, what was sent, what each theta has "
+			 "cost\n"
+			 "when it was last tried. - is standard input.\n",
 		.examples = "  phub scout explain run.jsonl --at 1500\n",
 		.words_max = 1,
 		.options = options};

@@ -181,6 +181,12 @@ static int log_take_window(struct scout_log *log, json_t *line, struct err *e)
 	return 0;
 }
 
+static bool log_is_site(const json_t *line)
+{
+	return *scout_log_text(line, "action") && !isnan(scout_log_number(line, "t")) &&
+	       !isnan(scout_log_number(line, "rank")) && !isnan(scout_log_number(line, "sites"));
+}
+
 static int log_take(struct scout_log *log, json_t *line, struct err *e)
 {
 	const char *kind = scout_log_text(line, "scout");
@@ -189,6 +195,8 @@ static int log_take(struct scout_log *log, json_t *line, struct err *e)
 		return log_take_run(log, line, e);
 	if (strcmp(kind, "decision") == 0)
 		return log_take_window(log, line, e);
+	if (strcmp(kind, "site") == 0 && log->run && log_is_site(line))
+		return json_array_append(log->sites, line) < 0 ? err_set(e, -ENOMEM, "out of memory") : 0;
 	if (strcmp(kind, "end") != 0)
 		return 0;
 	if (!log->run || log->end)
@@ -268,11 +276,12 @@ int scout_log_read(const char *path, struct scout_log *out, struct err *e)
 	struct err inner = {0};
 	int rc;
 
-	*out = (struct scout_log){.path = path, .windows = json_array()};
+	*out = (struct scout_log){.path = path, .windows = json_array(), .sites = json_array()};
 	if (!file)
 		rc = err_set(&inner, -errno, "%s", strerror(errno));
 	else
-		rc = out->windows ? log_read_lines(out, file, &inner) : err_set(&inner, -ENOMEM, "out of memory");
+		rc = out->windows && out->sites ? log_read_lines(out, file, &inner)
+						: err_set(&inner, -ENOMEM, "out of memory");
 	if (file && !standard)
 		fclose(file);
 	if (rc < 0) {
@@ -305,6 +314,7 @@ void scout_log_free(struct scout_log *log)
 {
 	json_decref(log->run);
 	json_decref(log->windows);
+	json_decref(log->sites);
 	json_decref(log->end);
 	*log = (struct scout_log){0};
 }
@@ -392,6 +402,15 @@ static double log_spent(const struct scout_log *log, const struct scout_log_tota
 	return spent;
 }
 
+/* Of a log that has no end, or one of before this was said, as far as its lines tell. */
+static double log_sites(const struct scout_log *log)
+{
+	const size_t count = json_array_size(log->sites);
+	const double sites = scout_log_number(log->end, "sites");
+
+	return isnan(sites) && count > 0 ? scout_log_number(json_array_get(log->sites, count - 1), "sites") : sites;
+}
+
 struct scout_log_total scout_log_total(const struct scout_log *log)
 {
 	const json_t *last = log->count ? scout_log_window(log, log->count - 1) : NULL, *end = log->end;
@@ -401,6 +420,7 @@ struct scout_log_total scout_log_total(const struct scout_log *log)
 	double t = scout_log_number(end ? end : last, "t"), bsp = scout_log_number(last, "bytes_bsp");
 
 	total.t = isnan(t) ? 0 : (uint64_t)t;
+	total.sites = log_sites(log);
 	total.theta = scout_log_number(end, "theta");
 	total.bytes = scout_log_number(end, "bytes");
 	total.travel = scout_log_number(end, "bytes_travel");

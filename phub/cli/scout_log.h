@@ -21,6 +21,7 @@ struct scout_log {
 	char name[64];    /* short: the job's, or the file's */
 	json_t *run;      /* the first line */
 	json_t *windows;  /* an array of decisions, in order */
+	json_t *sites;    /* likewise of who was lost, left or came (record_site()) */
 	json_t *end;      /* NULL: the run has not ended, or was cut off */
 	unsigned count;   /* of windows */
 	uint64_t missing; /* windows that have no line, by the numbers of those that have one */
@@ -87,6 +88,7 @@ struct scout_log_total {
 	double spent;         /* on both, in the unit of costs; NaN: that is bytes, or it is not known */
 	double wire;          /* payload of all kinds, as it travelled, likewise */
 	double theta, accuracy, loss, seconds;
+	double sites;  /* that were there at the end; NaN: it is not known */
 	double broken; /* the step after which models were no numbers to the end; NaN: they were, or it is not known */
 };
 

@@ -31,6 +31,7 @@ struct session;
 #define JOB_ROOM_NS           5000000000ull /* a start waits so long for memory of jobs that end */
 #define JOB_REASON_BYTES      200u
 #define JOB_ADVICE_BYTES      800u
+#define JOB_WHY_BYTES         120u
 #define JOB_PAUSED_BYTES      160u
 #define JOB_BESIDE_MAX        8u   /* jobs at once beside one that the operator listed, under its entry */
 #define JOB_HYPER_PENDING_MAX 256u /* versions of which some ranks have not sent theirs */
@@ -126,11 +127,13 @@ struct job {
 	uint32_t hyper_count;
 	uint32_t hyper_sent; /* versions that some cores of this generation have not taken yet */
 	uint32_t hyper_asked,
-		hyper_agreed;         /* where the top box must agree: the newest that was said, and that it did */
-	bool plain_told;              /* that it is encrypted, and a session of its workers is not */
-	bool stuck_told;              /* that ranks come by shared memory, and cannot go on at the standby */
-	uint64_t reconnects;          /* data connections that were made anew */
-	uint64_t losses, joins;       /* of ranks, while it ran */
+		hyper_agreed;   /* where the top box must agree: the newest that was said, and that it did */
+	bool plain_told;        /* that it is encrypted, and a session of its workers is not */
+	bool stuck_told;        /* that ranks come by shared memory, and cannot go on at the standby */
+	uint64_t reconnects;    /* data connections that were made anew */
+	uint64_t losses, joins; /* of ranks, while it ran */
+	uint32_t lost_last;     /* member that was, and why; "": none */
+	char lost_why[JOB_WHY_BYTES];
 	uint64_t dropped[DROP_COUNT]; /* messages, in generations that are over */
 
 	/* Membership, of a job that runs (job_members.c). */

@@ -263,11 +263,22 @@ static uint32_t job_members_epoch(const struct job *job)
 	return job->change && job->change->repair && !job->gone_on ? job->epoch - 1 : job->epoch;
 }
 
+static void job_members_say_lost(struct job *job, uint32_t rank, Phub__Members *members)
+{
+	const struct member *m = &job->members[rank];
+
+	members->lost[members->n_lost++] = rank;
+	if (!m->elsewhere && m->quit)
+		members->left[members->n_left++] = rank;
+	else if ((m->elsewhere ? m->at : rank) == job->lost_last)
+		members->why = job->lost_why;
+}
+
 void job_members_spread(struct job *job, const uint64_t *lost, const uint64_t *came, const struct session *but)
 {
 	Phub__Control control = PHUB__CONTROL__INIT;
 	Phub__Members members = PHUB__MEMBERS__INIT;
-	uint32_t *ranks = calloc(2 * (size_t)job->ranks, sizeof(*ranks));
+	uint32_t *ranks = calloc(3 * (size_t)job->ranks, sizeof(*ranks));
 
 	if (!ranks)
 		return; /* data connections say the epoch, too */
@@ -276,9 +287,10 @@ void job_members_spread(struct job *job, const uint64_t *lost, const uint64_t *c
 	members.after = job->after;
 	members.lost = ranks;
 	members.came = ranks + job->ranks;
+	members.left = members.came + job->ranks;
 	for (uint32_t i = 0; i < job->ranks; i++) {
 		if (members_have(lost, i))
-			members.lost[members.n_lost++] = i;
+			job_members_say_lost(job, i, &members);
 		else if (members_have(came, i))
 			members.came[members.n_came++] = i;
 	}
@@ -464,7 +476,11 @@ bool job_members_lose(struct job *job, uint32_t rank, const char *why)
 	back = job_members_put_back(job, member);
 	members_add(spec->lost == LOST_WAIT && !back ? m->awaited : m->lost, rank);
 	m->repair = true;
-	job->losses += why != NULL;
+	if (why) {
+		job->losses++;
+		job->lost_last = rank;
+		snprintf(job->lost_why, sizeof(job->lost_why), "%s", why);
+	}
 	standby_members(job);
 	if (!why)
 		log_info("job '%s' goes on with %u of %u", job->name, job_count_somewhere(job), job->ranks);

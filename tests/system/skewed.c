@@ -445,13 +445,17 @@ static void told(const struct place *p, phub_site_t *site, const char *event, in
 {
 	struct phub_site_state s = {.size = sizeof(s)};
 	struct phub_scout_decision d = {.size = sizeof(d)};
-	char error[512], distance[32] = "null";
+	char error[512], distance[32] = "null", there[64] = "";
+	uint32_t ranks[SITES_MAX];
+	const int sites = phub_site_ranks(site, ranks, SITES_MAX);
 
 	if (isfinite(place_error(p)))
 		snprintf(distance, sizeof(distance), "%g", place_error(p));
 	snprintf(error, sizeof(error), "%s", rc < 0 ? phub_error() : "");
 	for (char *c = error; *c; c++)
 		*c = *c == '"' ? '\'' : *c;
+	for (int i = 0; i < sites; i++)
+		snprintf(there + strlen(there), sizeof(there) - strlen(there), "%s%" PRIu32, i ? "," : "", ranks[i]);
 	phub_site_state(site, &s);
 	if (phub_site_decision(site, &d) < 0)
 		d.action = 0;
@@ -459,10 +463,10 @@ static void told(const struct place *p, phub_site_t *site, const char *event, in
 	       ",\"theta\":%g,\"share\":%.17g,\"sites\":%u,\"bytes\":%" PRIu64 ",\"bytes_travel\":%" PRIu64
 	       ",\"bytes_wire\":%" PRIu64 ",\"windows\":%" PRIu64 ",\"action\":%d,\"believed\":%u,\"reason\":\"%s\""
 	       ",\"hash\":\"%016" PRIx64 "\",\"trained\":\"%016" PRIx64
-	       "\",\"distance\":%s,\"log_error\":%d,\"broken_since\":%" PRIu64 "}\n",
+	       "\",\"distance\":%s,\"log_error\":%d,\"broken_since\":%" PRIu64 ",\"ranks\":[%s]}\n",
 		event, p->rank, rc, error, s.steps, s.exchanges, s.theta, s.share, s.sites, s.bytes, s.bytes_travel,
 		s.bytes_wire, s.windows, (int)d.action, d.believed, d.reason, place_hash(p, TENSORS),
-		place_hash(p, TENSORS - 1), distance, s.log_error, s.broken_since);
+		place_hash(p, TENSORS - 1), distance, s.log_error, s.broken_since, there);
 	fflush(stdout);
 }
 

@@ -331,7 +331,7 @@ def cut_off():
             check(not err, err)
         else:
             holds(err, "last line is not whole")
-        holds(out, f"{4 if cut == 1 else 3} windows", "The log ends at step")
+        holds(out, f"{4 if cut == 1 else 3} windows", "The log ends early, at step")
     holds(phub("compare", changed(hill(), "cut", lambda own: own[:4]))[0], r"\ncut .* 60\+ ")
 
 
@@ -538,7 +538,7 @@ def run_interrupted():
     kinds = [line["scout"] for line in lines(log.read_text())]
     check(kinds[0] == "run" and set(kinds[1:]) == {"decision"}, str(kinds))
     holds(err, f"broken-off.jsonl has {len(kinds) - 1} windows until then")
-    holds(phub("explain", "broken-off.jsonl")[0], "The log ends at step")
+    holds(phub("explain", "broken-off.jsonl")[0], "The log ends early, at step")
 
 
 def run_insists():
@@ -668,8 +668,13 @@ def run_loses_a_site():
     check(len(ends) == 2 and all(end["rc"] == 0 and end["steps"] == 120 and end["sites"] == 2 for end in ends), str(ends))
     told = lines((FOLDER / "lost.jsonl").read_text())
     check(told[-1]["scout"] == "end" and [line["sites"] for line in told[1:-1]][-1] == 2, str(told[-2:]))
+    gone, = (line for line in told if line["scout"] == "site")
+    check((gone["rank"], gone["action"], gone["sites"], told[-1]["sites"]) == (1, "lost", 2, 2) and 60 < gone["t"] <= 65, str(gone))
+    holds(out, "Take care: lost ended with 2 of 3 sites, and what it scored is of these")
+    holds(phub("explain", "lost.jsonl")[0], rf"\n *{gone['t']} +- +- +lost +- +- +- +site 1; 2 of 3 are there: the box has lost it: its control session", r"\nIt ended at step 120 with 2 of 3 sites, theta ")
+    holds(phub("explain", "lost.jsonl", "--at", gone["t"])[0], rf"\n  lost    at step {gone['t']} site 1; 2 of 3 are there: ", "0.500 .1/K. what they have by chance")
     holds(lose((0, 1))[1], "phub: site 0 was killed by signal 9 .Killed.; the others go on, and the log ends\n")
-    holds(phub("explain", "lost.jsonl")[0], "The log ends at step")
+    holds(phub("explain", "lost.jsonl")[0], "The log ends early, at step .*\nTake care: it has no last line: .* rank 0, which writes it, was lost")
     _, err = lose((0, 3), status=1)  # what the box says of it, at whatever time, does not stand behind the reason
     holds(err, r"phub: site \d was killed by signal 9 .Killed.\n$")
     _, err = lose((1, 2), status=1, lost="fail")

@@ -1,6 +1,7 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
 """phub scout run when sites or its box die: which of all that is said of it is the reason."""
+import json
 import os
 import pathlib
 import re
@@ -9,7 +10,7 @@ import time
 
 import rig
 from rig import check, holds
-from scout_rig import FOLDER, PHUB, phub
+from scout_rig import FOLDER, PHUB, lines, phub
 
 SKEWED = rig.BUILD / "tests/system/skewed"
 
@@ -68,6 +69,34 @@ def run_hears_its_box():
     check(err.endswith("says why\ndown\n"), err)
 
 
+def who_was_there():
+    """explain: sites that were lost, left or came stand among the decisions, each at its step, also as JSON, also of a run without windows"""
+    head = {"scout": "run", "version": 1, "algorithm": "local", "policy": "hill", "thetas": [1, 2], "first": 1, "period": 10, "sites": 3, "model_bytes": 8}
+    moves = [{"scout": "decision", "t": t, "window": i, "theta": theta, "next": 3 - theta, "action": "loosens", "reason": "why", "sites": 2}
+             for i, (t, theta) in enumerate(((10, 1), (20, 2), (30, 1)))]
+    went = [{"scout": "site", "t": t, "rank": rank, "action": action, "sites": sites, "reason": action + " indeed"}
+            for t, rank, action, sites in ((12, 1, "lost", 2), (20, 1, "came", 3), (33, 2, "left", 2))]
+    strange = [{"scout": "site"}, {"scout": "site", "t": "x", "rank": 1}, {"scout": "site", "t": 25, "rank": 0}]
+    end = {"scout": "end", "t": 40, "theta": 2, "bytes": 8, "sites": 2, "accuracy": 0.5}
+
+    def log(name, *rows):
+        (FOLDER / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+        return FOLDER / name
+
+    path = log("who.jsonl", head, *moves, *went, end)
+    out, _ = phub("explain", path)
+    check(re.findall(r"^ *(\d+) +[-\d]+ +[-\d]+ +(\w+) ", out, re.M) == [("10", "loosens"), ("12", "lost"), ("20", "came"), ("20", "loosens"), ("30", "loosens"), ("33", "left")], out)
+    holds(out, r"site 2; 2 of 3 are there: left indeed\n", r"\nIt ended at step 40 with 2 of 3 sites, theta 2, .*, 50.00 % right")
+    check([(line["t"], line["action"]) for line in lines(phub("explain", path, "--json")[0])] ==
+          [(10, "loosens"), (12, "lost"), (20, "came"), (20, "loosens"), (30, "loosens"), (33, "left")], "lines of JSON")
+    holds(phub("explain", path, "--at", 15)[0], r"\n  lost    at step 12 site 1; 2 of 3 are there: lost indeed\n  came    at step 20 site 1; 3 of 3 are there: came indeed\n")
+    check(" site 1; " not in phub("explain", path, "--at", 25)[0], "another window's")
+    check(lines(phub("compare", "--json", path)[0])[0]["sites"] == 2, "compare --json")
+    still = log("still.jsonl", head, went[0])
+    holds(phub("explain", still)[0], "0 windows, theta changed in 0", r"\n *12 +- +- +lost ", r"\nThe log ends early, at step 0 with 2 of 3 sites")
+    check("; 3 of 3" not in phub("explain", log("strange.jsonl", head, *strange, *moves, end))[0] and "nan" not in phub("explain", FOLDER / "strange.jsonl")[0], "strange lines")
+
+
 if __name__ == "__main__":
     os.environ["BUILD"] = str(rig.BUILD)
-    rig.run([run_loses_all_at_once, run_hears_its_box], None if SKEWED.exists() else f"{SKEWED} is not there (make test-programs)")
+    rig.run([run_loses_all_at_once, run_hears_its_box, who_was_there], None if SKEWED.exists() else f"{SKEWED} is not there (make test-programs)")

@@ -477,6 +477,8 @@ def lost_sites():
         path = pathlib.Path(folder, "log")
         killed("local", 0, log=path, policy="hill", **GRID["local"])
         windows = [line for line in map(json.loads, path.read_text().splitlines()) if line["scout"] == "decision"]
+        sites = [line for line in map(json.loads, path.read_text().splitlines()) if line["scout"] == "site"]
+        check(not sites, f"its own death is told by who comes again: {sites}")
         told = json.loads(scout("compare", "--json", path))
         check(told["t"] == 150 and told["ended"] and abs(told["bytes"] - sum(line["bytes"] for line in windows)) < 1, f"{told}: {windows}")
     for name, options in ALGORITHMS.items():
@@ -485,6 +487,28 @@ def lost_sites():
     killed("local", 1, outer="adam", theta=7)
     killed("local", 1, outer="box", theta=7)
     killed("local", 1, lost="wait", theta=7)
+
+
+def lost_sites_in_the_log():
+    """the log tells which site was lost, and why, which has left, and which came again; what the box has said of it, and of how many sites the end is"""
+    def told(path, kind):
+        return [line for line in map(json.loads, path.read_text().splitlines()) if line["scout"] == kind]
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder, "log")
+        for name, lost, options in (("local", "shrink", GRID["local"]), ("gaia", "wait", GRID["gaia"]), ("dgc", "shrink", {"theta": .05})):
+            killed(name, 2, lost=lost, log=path, **options)
+            gone, came = told(path, "site")
+            check((gone["rank"], gone["action"], came["rank"], came["action"], came["sites"]) == (2, "lost", 2, "came", 3), f"{gone}, {came}")
+            check(40 < gone["t"] <= came["t"] and gone["sites"] == 2 and told(path, "end")[0]["sites"] == 3, f"{gone}, {came}")
+            holds(gone["reason"], "^the box has lost it: its control session ended without a leave")
+        box = rig.Box()
+        ends = [site.end() for site in sites(box, "leaves", algorithm="local", theta=3, log=path, lost="shrink", pause_ms=2, steps=lambda rank: 60 if rank == 1 else 90)]
+        line, = told(path, "site")
+        check(line == {"scout": "site", "t": 63, "rank": 1, "action": "left", "sites": 2, "reason": "it has left the job by itself"}, f"{line}")
+        check(told(path, "end")[0]["sites"] == 2 and [end["ranks"] for end in ends] == [[0, 2], [0, 1, 2], [0, 2]], f"{ends}")
+        check([end["ranks"] for end in (site.end() for site in sites(box, "box", algorithm="local", outer="box", theta=3))] == [[]] * 3, "ranks that nobody knows")
+        box.stop()
 
 
 def lost_sites_of_scouts():
@@ -586,4 +610,4 @@ def refused():
 
 if __name__ == "__main__":
     rig.run([algorithms, outer_optimizers, weights_of_sites, leavers, scouts, pulls, norms, off, wire, log, log_scores, log_bytes, log_full, alignment, bad_reports, one_bad_site,
-             no_numbers, no_numbers_told, lost_sites, lost_sites_of_scouts, lost_on_the_way, lost_box, lost_box_with_trials, example, refused])
+             no_numbers, no_numbers_told, lost_sites, lost_sites_in_the_log, lost_sites_of_scouts, lost_on_the_way, lost_box, lost_box_with_trials, example, refused])

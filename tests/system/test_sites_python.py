@@ -702,6 +702,22 @@ def test_example(box):
     assert len([name for name in names if "running" in name]) == 4, names  # batch normalization's
 
 
+def test_example_loses(_):
+    """One of three is killed: the others score the mean of their two models, and the log says of how many it is."""
+    if no_data():
+        return no_data()
+    with tempfile.TemporaryDirectory() as folder:
+        script = f'if [ $RANK = 1 ]; then (until grep -qs decision {folder}/log; do sleep 0.05; done; kill -9 $$) & fi; exec "$0" --steps 300 --theta 5'
+        command = [rig.BUILD / "phub", "scout", "run", "--sites", "3", "--lost", "shrink", "--policy", "fixed", "--period", "5", "--out", f"{folder}/log", "--",
+                   "sh", "-c", script, EXAMPLE]
+        done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=rig.RESULT_S)
+        lines = [json.loads(line) for line in pathlib.Path(folder, "log").read_text().splitlines()]
+    assert done.returncode == 0 and "[0] sites.py: sites 0, 2 of 3 are left: scored is the mean of their models\n" in done.stdout, done
+    assert [(line["rank"], line["action"]) for line in lines if line["scout"] == "site"] == [(1, "lost")], lines
+    assert lines[-1]["sites"] == 2 and lines[-1]["accuracy"] > 0.1, lines[-1]
+    return None
+
+
 def test_example_without_log(box):
     """Of a run that never talks nothing is counted as a saving, and what the score took is not lost."""
     if no_data():
@@ -771,4 +787,4 @@ def test_example_deals(_):
 if __name__ == "__main__":
     sys.stdout.flush()
     rig.run([test_scout, test_average, test_errors, test_logs, test_nested, test_leaves, test_as_sgd, test_in_racks, test_scouted, test_wanted, test_fails, test_strict, test_not_finite, test_warned,
-             test_without_samples, test_refused, test_resumed, test_example, test_example_without_log, test_example_refuses, test_example_counts, test_example_deals], rig.Box())
+             test_without_samples, test_refused, test_resumed, test_example, test_example_loses, test_example_without_log, test_example_refuses, test_example_counts, test_example_deals], rig.Box())

@@ -16,6 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "client/api.h"
 #include "client/handle.h"
 #include "client/hear.h"
 
@@ -528,6 +529,46 @@ static void texts_are_made_safe(void **state)
 	rig_close(&r);
 }
 
+/* Who went, and why, as the box says it, is told once; of ranks that cannot be nothing is kept. */
+static void who_went(void **state)
+{
+	uint32_t lost[] = {1, 3, 5000}, left[] = {3, UINT32_MAX}, one[] = {1};
+	Phub__Control control = PHUB__CONTROL__INIT;
+	Phub__Members members = PHUB__MEMBERS__INIT;
+	char why[SESSION_WHY_BYTES], text[] = "it was\nsilent";
+	struct rig r;
+
+	(void)state;
+	rig_open(&r, 1, true);
+	rig_join_all(&r);
+	control.message_case = PHUB__CONTROL__MESSAGE_MEMBERS;
+	control.members = &members;
+	members.lost = lost;
+	members.n_lost = 3;
+	members.left = left;
+	members.n_left = 2;
+	members.why = text;
+	assert_int_equal(api_take_fate(r.workers[0], 1, why), API_STAYED);
+	fake_box_say(&r.box, 0, &control);
+	rig_run(&r, 10 * MS);
+	assert_int_equal(api_take_fate(r.workers[0], 1, why), API_LOST);
+	assert_string_equal(why, "it was?silent");
+	assert_int_equal(api_take_fate(r.workers[0], 3, why), API_LEFT);
+	assert_string_equal(why, "");
+	assert_int_equal(api_take_fate(r.workers[0], 0, why), API_STAYED);
+	assert_int_equal(api_take_fate(r.workers[0], 5000, why), API_STAYED);
+	assert_int_equal(api_take_fate(r.workers[0], 1, why), API_STAYED);
+	fake_box_say(&r.box, 0, &control);
+	members = (Phub__Members)PHUB__MEMBERS__INIT;
+	members.lost = members.left = one;
+	members.n_lost = members.n_left = 1;
+	fake_box_say(&r.box, 0, &control);
+	rig_run(&r, 10 * MS);
+	assert_int_equal(api_take_fate(r.workers[0], 1, why), API_LEFT);
+	assert_int_equal(api_take_fate(r.workers[0], 3, why), API_LEFT);
+	rig_close(&r);
+}
+
 /* ---- the key table ---- */
 
 static void a_large_table(void **state)
@@ -723,6 +764,7 @@ int main(void)
 		cmocka_unit_test(broken_protocol),
 		cmocka_unit_test(early_messages),
 		cmocka_unit_test(texts_are_made_safe),
+		cmocka_unit_test(who_went),
 		cmocka_unit_test(a_large_table),
 		cmocka_unit_test(keys_that_cannot_be),
 		cmocka_unit_test(placements_that_cannot_be),

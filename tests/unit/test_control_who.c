@@ -376,6 +376,36 @@ static void test_a_newcomer_is_the_last(void **state)
 	}
 }
 
+/* Of a job that goes on without, workers hear who was lost, and why, and who has left by itself. */
+static void test_who_is_gone_and_why(void **state)
+{
+	const struct rig_job shrinks = {.generation = 1, .lost = LOST_SHRINK};
+	const Phub__Members *told;
+	struct actor a[3] = {{0}};
+	struct rig rig;
+
+	(void)state;
+	crew_open(&rig, a, 3, 1);
+	for (int i = 0; i < 3; i++)
+		actor_table(&a[i], &shrinks, 1, 1000);
+	rig_wait(&rig, 10);
+	assert_int_equal(actor_hear(&a[0]), PHUB__CONTROL__MESSAGE_START);
+	actor_hang_up(&a[1]);
+	rig_wait(&rig, 10);
+	assert_int_equal(actor_hear(&a[0]), PHUB__CONTROL__MESSAGE_MEMBERS);
+	told = a[0].last->members;
+	assert_true(told->n_lost == 1 && told->lost[0] == 1 && told->n_left == 0);
+	assert_non_null(strstr(told->why, "its control session ended without a leave"));
+	actor_leave(&a[2]);
+	rig_wait(&rig, 10);
+	assert_int_equal(actor_hear(&a[0]), PHUB__CONTROL__MESSAGE_MEMBERS);
+	told = a[0].last->members;
+	assert_true(told->n_lost == 1 && told->lost[0] == 2 && told->n_left == 1 && told->left[0] == 2);
+	assert_string_equal(told->why, "");
+	actor_hang_up(&a[2]);
+	crew_close(&rig, a, 1);
+}
+
 /* Has it been told that it takes part? */
 static bool hears_joined(struct actor *c)
 {
@@ -431,6 +461,7 @@ int main(void)
 		cmocka_unit_test(test_stall_blames_who_is_missing),
 		cmocka_unit_test(test_who_left_may_owe_results),
 		cmocka_unit_test(test_a_newcomer_is_the_last),
+		cmocka_unit_test(test_who_is_gone_and_why),
 		cmocka_unit_test(test_a_core_names_all_who_are_missing),
 		cmocka_unit_test(test_who_is_missing),
 		cmocka_unit_test(test_who_is_bounded),

@@ -240,10 +240,12 @@ static void test_the_end(void **state)
 	assert_true(json_is_null(json_object_get(j, "loss")));
 	assert_true(json_is_null(json_object_get(j, "bytes_wire")));
 	assert_null(json_object_get(j, "broken_since"));
+	assert_null(json_object_get(j, "sites"));
 	json_decref(j);
+	end.sites = 2;
 	end.broken_since = 36;
 	j = parsed(line, record_end(&end, line, sizeof(line)));
-	assert_true(number_of(j, "broken_since") == 36);
+	assert_true(number_of(j, "broken_since") == 36 && number_of(j, "sites") == 2);
 	json_decref(j);
 }
 
@@ -266,6 +268,21 @@ static void test_a_warning(void **state)
 	json_decref(j);
 	assert_int_equal(record_warning(1, 0, NULL, false, "?", NULL, 0),
 		strlen("{\"scout\":\"warning\",\"t\":1,\"text\":\"?\"}\n"));
+}
+
+static void test_a_site(void **state)
+{
+	struct record_site site = {.t = 61, .rank = 1, .action = "lost", .sites = 2, .reason = "it was \"silent\""};
+	char line[ROOM] = "";
+	json_t *j = parsed(line, record_site(&site, line, sizeof(line)));
+
+	(void)state;
+	assert_string_equal(text_of(j, "scout"), "site");
+	assert_string_equal(text_of(j, "action"), "lost");
+	assert_string_equal(text_of(j, "reason"), "it was \"silent\"");
+	assert_true(number_of(j, "t") == 61 && number_of(j, "rank") == 1 && number_of(j, "sites") == 2);
+	json_decref(j);
+	assert_true(record_site(&site, NULL, 0) == strlen(line));
 }
 
 static void assert_exact(double value)
@@ -391,6 +408,7 @@ int main(void)
 		cmocka_unit_test(test_a_decision_says_all_that_it_knows),
 		cmocka_unit_test(test_the_end),
 		cmocka_unit_test(test_a_warning),
+		cmocka_unit_test(test_a_site),
 		cmocka_unit_test(test_numbers_are_exact),
 		cmocka_unit_test(test_numbers_do_not_know_the_locale),
 		cmocka_unit_test(test_any_text_makes_a_line),

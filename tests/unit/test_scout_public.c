@@ -435,6 +435,9 @@ static void test_tensors(void **state)
 	assert_int_equal(phub_site_alignment(site, NULL, 0), -ENODATA);
 	assert_int_equal(phub_site_alignment(site, NULL, 1), -EINVAL);
 	assert_int_equal(phub_site_alignment(NULL, NULL, 0), -EINVAL);
+	assert_int_equal(phub_site_ranks(site, NULL, 0), 0);
+	assert_int_equal(phub_site_ranks(site, NULL, 1), -EINVAL);
+	assert_int_equal(phub_site_ranks(NULL, NULL, 0), -EINVAL);
 	assert_int_equal(phub_site_state(site, &told), 0);
 	assert_true(told.theta == 20 && told.steps == 0);
 	told.size = 1;

@@ -194,6 +194,7 @@ for _name, _result, _arguments in (
     ("phub_site_set_theta", _I, [_P, _D]),
     ("phub_site_flush", _I, [_P]),
     ("phub_site_state", _I, [_P, ctypes.POINTER(_State)]),
+    ("phub_site_ranks", _I, [_P, ctypes.POINTER(_U32), _U]),
     ("phub_site_decision", _I, [_P, ctypes.POINTER(_Decision)]),
     ("phub_site_alignment", _I, [_P, ctypes.POINTER(_D), _U]),
     ("phub_site_close", None, [_P]),
@@ -513,6 +514,12 @@ class Site:
         state = _State(size=ctypes.sizeof(_State))
         check(lib.phub_site_state(self._p(), ctypes.byref(state)))
         return {name: getattr(state, name) for name, _ in _State._fields_ if name != "size"}
+
+    @property
+    def ranks(self) -> List[int]:
+        """Of the sites that were there in the last exchange, in rising order; empty with outer="box", where nobody knows."""
+        found = (_U32 * self._worker.world)()
+        return list(found[:check(lib.phub_site_ranks(self._p(), found, len(found)))])
 
     @property
     def decision(self) -> Optional[Decision]:

@@ -189,6 +189,11 @@ class Site:
         return self._site.state
 
     @property
+    def ranks(self) -> List[int]:
+        """phub.Site.ranks: of the sites that were there in the last exchange."""
+        return self._site.ranks
+
+    @property
     def decision(self) -> Optional[Decision]:
         """The scout's last one, if any."""
         return self._site.decision
