@@ -7,6 +7,9 @@
  *      {"sync_every":10,"theta":10,"window":1,"tries":0,"action":"tightens","reason":"..."}
  *      {"error":"..."}
  *
+ *      step        of the run
+ *      bytes       that the site has sent in the window's averages, not since the start
+ *
  * For the policy scout+, with d what a site has moved since the last average, and S the mean of all d:
  *
  *      {"site":2,"step":1000,"bytes":30952,"moves":{"exchanges":50,"said":0.031,"heard":0.0041},"weight":12000,

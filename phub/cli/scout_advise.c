@@ -628,8 +628,8 @@ static const char advise_about[] =
 	"With the policy scout+ no model travels; each says how far it, and the mean, have moved, and how they do:\n"
 	"  {\"site\":0,\"step\":500,\"moves\":{\"exchanges\":50,\"said\":0.031,\"heard\":0.0041},\"rate\":0.05,\n"
 	"   \"train\":{\"loss\":301.5,\"samples\":1000},\"bytes\":773800}\n"
-	"man phub says more of the fields. Step 0 only asks. It runs until SIGINT or SIGTERM. In Python: "
-	"phub.advise.\n";
+	"bytes are what it has sent in that window alone. man phub says more of the fields. Step 0 only asks.\n"
+	"It runs until SIGINT or SIGTERM. In Python: phub.advise.\n";
 
 int scout_advise_run(int argc, char **argv)
 {

@@ -15,6 +15,8 @@
 
 enum { EXPLAIN_SITE_BYTES = 320 };
 
+#define EXPLAIN_STEP_MAX UINT64_C(999999999999999) /* as logs have them */
+
 struct explain {
 	struct scout_log log;
 	struct scout_config config;
@@ -610,8 +612,8 @@ int scout_explain_run(int argc, char **argv)
 	uint64_t at = UINT64_MAX;
 	bool json = false;
 	const struct args_option options[] = {
-		{"at", "STEP", "all that is known of the window that this step belongs to", ARGS_NUMBER, &at, 0,
-			UINT64_MAX - 1, NULL},
+		{"at", "STEP", "all that is known of the window that this step belongs to", ARGS_NUMBER, &at, 1,
+			EXPLAIN_STEP_MAX, NULL},
 		{"json", NULL, "a line of JSON for each decision, and change of sites, that it speaks of", ARGS_FLAG,
 			&json, 0, 0, NULL},
 		{.name = NULL},

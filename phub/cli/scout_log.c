@@ -220,6 +220,20 @@ static int log_parse(struct scout_log *log, const char *text, size_t length, boo
 	return rc;
 }
 
+/* Why there is no run in what was read. */
+static int log_is_none(const struct scout_log *log, unsigned lines, struct err *e)
+{
+	if (lines == 0)
+		return err_set(e, -EBADMSG, "it is empty%s",
+			strcmp(log->path, "-") == 0 ? ", or was read to its end before"
+						    : ": a run has not begun to write it");
+	if (log->cut && lines == 1)
+		return err_set(e, -EBADMSG,
+			"its only line is no JSON, or not whole: it is no decision log of phub scout, or one that was "
+			"broken off as it began");
+	return err_set(e, -EBADMSG, "no line {\"scout\":\"run\", ...}: it is no decision log of phub scout");
+}
+
 static int log_read_lines(struct scout_log *log, FILE *file, struct err *e)
 {
 	unsigned number = 0, bad_line = 0;
@@ -252,7 +266,7 @@ static int log_read_lines(struct scout_log *log, FILE *file, struct err *e)
 	if (ferror(file))
 		return err_set(e, -EIO, "%s", strerror(errno ? errno : EIO));
 	log->cut = bad_line > 0;
-	return log->run ? 0 : err_set(e, -EBADMSG, "no line {\"scout\":\"run\", ...}: is it a scout's decision log?");
+	return log->run ? 0 : log_is_none(log, number, e);
 }
 
 static void log_name(struct scout_log *log)
@@ -286,7 +300,7 @@ int scout_log_read(const char *path, struct scout_log *out, struct err *e)
 		fclose(file);
 	if (rc < 0) {
 		scout_log_free(out);
-		return err_set(e, rc, "%s: %s", path, inner.text);
+		return err_set(e, rc, "%s: %s", standard ? "standard input" : path, inner.text);
 	}
 	log_name(out);
 	return 0;

@@ -31,8 +31,9 @@ struct scout_log {
 
 /*
  * 0, and scout_log_free() ends it; lines of others are passed over. With the reason in `e`: an errno of the file;
- * -EBADMSG: a line that is not JSON, but for the last; no first line of a run, or of a version that is not known here,
- * or those of two runs; decisions that lack t, theta or next, or go back in time. "-" is standard input.
+ * -EBADMSG: a line that is not JSON, but for the last; nothing at all; no first line of a run, or of a version that is
+ * not known here, or those of two runs; decisions that lack t, theta or next, or go back in time. "-" is standard
+ * input.
  */
 int scout_log_read(const char *path, struct scout_log *out, struct err *e);
 void scout_log_free(struct scout_log *log);

@@ -76,6 +76,7 @@ def advise():
     holds(a.out, r"step 100: theta 5, then 2 \(tightens\)")
     windows = [line for line in lines((FOLDER / "advise.jsonl").read_text()) if line["scout"] == "decision"]
     check([w["t"] for w in windows] == [100, 200] and abs(windows[0]["AL"] - 0.2) < 1e-12 and windows[0]["bytes"] == 20000, str(windows))
+    check([w["bytes_total"] for w in windows] == [21000, 42000], "bytes are of a window, and a model more that was tried elsewhere")
     holds(phub("explain", "advise.jsonl")[0], "advise: local, policy hill, 2 sites; 2 windows, theta changed in")
 
 

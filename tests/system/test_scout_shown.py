@@ -214,6 +214,24 @@ def texts_in_pictures():
     holds(phub("compare", "x/scout.jsonl", "y/scout.jsonl", long)[0], r"\nx/scout\.jsonl +local", r"\ny/scout\.jsonl +local", r"\na-name-that-is")
 
 
+def plot_that_cannot_be_written():
+    """plot: a picture that has no room leaves the one before as it was, and nothing beside it; a link goes on to lead where it does"""
+    one, two = made("one", [{}] * 8, {"accuracy": 0.5}), made("two", [{}] * 8, {"accuracy": 0.6, "bytes": 50 * MODEL})
+    short = ["sh", "-c", 'trap "" XFSZ; ulimit -f 8; exec "$@"', "sh"]  # as a full disk: 8 blocks
+    for name in ("kept.svg", "kept.png") if shutil.which("rsvg-convert") else ("kept.svg",):
+        phub("plot", one, "--out", name)
+        before = (FOLDER / name).read_bytes()
+        check(len(before) > 8 * 512, f"{name}: a small picture")
+        holds(phub("plot", one, two, "--out", name, status=1, prefix=short)[1], f"cannot write .*{name}.*: File too large")
+        check((FOLDER / name).read_bytes() == before, f"{name} is another one")
+    (FOLDER / "led.svg").symlink_to("kept.svg")
+    phub("plot", one, two, "--out", "led.svg")
+    check((FOLDER / "led.svg").is_symlink() and "Pareto" in (FOLDER / "kept.svg").read_text(), "not where the link leads")
+    (FOLDER / "out.svg").symlink_to("/dev/stdout")
+    check(phub("plot", one, "--out", "out.svg")[0].endswith("</svg>\n") and (FOLDER / "out.svg").is_symlink(), "not to standard output")
+    check(not list(FOLDER.glob("*.part")) + list(FOLDER.glob("*.png.*")), "left behind: " + str(list(FOLDER.glob("*.p*"))))
+
+
 def plot_fails_early():
     """plot: a picture that cannot be written is refused before logs are read, and nothing is left behind"""
     (FOLDER / "folder.svg").mkdir()
@@ -317,4 +335,4 @@ def run_of_no_numbers():
 
 if __name__ == "__main__":
     os.environ["BUILD"] = str(rig.BUILD)
-    rig.run([gaps, fewer, not_known, spent, trials, heat, kinds_of_theta, to_the_end, texts_in_pictures, plot_fails_early, seeds, run_was_killed, run_of_dgc, models_that_are_one, run_of_no_numbers])
+    rig.run([gaps, fewer, not_known, spent, trials, heat, kinds_of_theta, to_the_end, texts_in_pictures, plot_that_cannot_be_written, plot_fails_early, seeds, run_was_killed, run_of_dgc, models_that_are_one, run_of_no_numbers])

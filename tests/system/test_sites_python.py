@@ -719,12 +719,15 @@ def test_example_loses(_):
 
 
 def test_example_without_log(box):
-    """Of a run that never talks nothing is counted as a saving, and what the score took is not lost."""
+    """Of a run that never talks nothing is counted as a saving, what the score took is not lost, and BSP saves nothing against itself."""
     if no_data():
         return no_data()
     done = subprocess.run([EXAMPLE, "--url", box.url("silent"), "--theta", "1000", "--steps", "3"], capture_output=True, text=True,
                           stdin=subprocess.DEVNULL, timeout=rig.RESULT_S)
     assert done.returncode == 0 and "; a site has sent 0 bytes, and 30952 more for the mean that was scored\n" in done.stdout, done
+    done = subprocess.run([EXAMPLE, "--url", box.url("bsp"), "--algorithm", "bsp", "--steps", "3"], capture_output=True, text=True,
+                          stdin=subprocess.DEVNULL, timeout=rig.RESULT_S)
+    assert done.returncode == 0 and f"; a site has sent {3 * 30952} bytes, as many as the model at each step, and " in done.stdout, done
     return None
 
 

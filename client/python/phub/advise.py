@@ -44,7 +44,7 @@ class Window:
 
 def ask(address: str, *reports: Dict[str, Any], secret: str = "", timeout: float = 600) -> Dict[str, Any]:
     """Says how a window went at one site or several ({"site": 0, "step": 500, "home": {"correct": 370, "samples": 400}, "away": {...},
-    "bytes": B} each; {"site": 0, "step": 0} only asks), and waits for the answer, which is the same for all:
+    "bytes": B} each, B of this window alone; {"site": 0, "step": 0} only asks), and waits for the answer, which is the same for all:
     {"sync_every": N, "theta": ..., "window": ..., "tries": ..., "action": ..., "reason": ...}. `address` is "unix:PATH" or "HOST:PORT".
     ValueError: a report was refused, and says why; OSError: nobody answers."""
     host, _, port = address.rpartition(":")
