@@ -196,9 +196,11 @@ def sent(path, state):
     try:
         with open(path) as log:
             end = json.loads(log.readlines()[-1])
-        return end["bytes"] + (end["bytes_travel"] or 0)
+        if end["scout"] == "end":
+            return end["bytes"] + (end["bytes_travel"] or 0)
     except (TypeError, OSError, ValueError, LookupError):  # there is none, or it could not be written
-        return state["bytes"] + state["bytes_travel"]
+        pass
+    return state["bytes"] + state["bytes_travel"]
 
 
 def tell_end(net, steps, right, bytes_sent, bytes_mean):
@@ -224,13 +226,14 @@ def main():
     state = site.state
     there = site.ranks  # those that are lost do not come to take a mean
     bytes_mean = average(net, a.url, there)
-    if rank == 0 and len(there) < world:
+    scores = rank == there[0]
+    if scores and len(there) < world:
         print(f"sites.py: sites {', '.join(map(str, there))} of {world} are left: scored is the mean of their models", flush=True)
-    if rank == 0:
+    if scores:
         count, right, loss = tried(net, *read("test"))
         site.score(count, right, loss)  # into the log, which ends as the site is closed
     site.close()
-    if rank == 0:
+    if scores:
         tell_end(net, a.steps, right / count, sent(a.log or os.environ.get("PHUB_SCOUT_LOG"), state), bytes_mean)
 
 

@@ -333,20 +333,22 @@ static void crew_flush(struct scout_crew *crew, unsigned site)
 /* `failing`: how many were found to have failed at one time, this site among them: of them none goes on. */
 static void crew_judge(struct scout_crew *crew, unsigned site, int status, unsigned failing, struct err *e)
 {
+	const char *yet;
 	struct err own;
 
 	if (e->code || status == 0) /* who is ended has not failed */
 		return;
 	if (crew->check && crew->check(crew->context, e) < 0) /* which knows how far they were */
 		return;
+	yet = !crew->may_lose && crew->yet ? crew->yet : "";
 	if (WIFSIGNALED(status))
-		err_set(&own, -ECHILD, "site %u was killed by signal %d (%s)", site, WTERMSIG(status),
-			strsignal(WTERMSIG(status)));
+		err_set(&own, -ECHILD, "site %u was killed by signal %d (%s)%s", site, WTERMSIG(status),
+			strsignal(WTERMSIG(status)), yet);
 	else if (WEXITSTATUS(status) == CREW_NO_PROGRAM)
 		err_set(&own, -ECHILD, "site %u could not run the command; its own message says why", site);
 	else
-		err_set(&own, -ECHILD, "site %u ended with exit code %d; its own message says why", site,
-			WEXITSTATUS(status));
+		err_set(&own, -ECHILD, "site %u ended with exit code %d; its own message says why%s", site,
+			WEXITSTATUS(status), yet);
 	if (crew->may_lose && failing < crew->sites) {
 		crew->lost++;
 		crew->writer_lost = crew->writer_lost || site == 0;

@@ -32,7 +32,8 @@ struct scout_crew_site {
 struct scout_crew {
 	const char *const *command; /* NULL-terminated */
 	unsigned sites;             /* 1 .. SCOUT_CREW_MAX */
-	bool may_lose; /* who fails is told of, and the others go on, if all have not failed; check() may set it */
+	bool may_lose;   /* who fails is told of, and the others go on, if all have not failed; check() may set it */
+	const char *yet; /* behind who has failed where that ends all: why may_lose is not set; NULL: nothing */
 	char settings[SCOUT_CREW_SETTINGS_MAX][SCOUT_CREW_SETTING_BYTES]; /* of the environment: NAME=VALUE */
 	unsigned setting_count;
 	/* A line that tells how far they are, into text; called a few times a second where somebody looks. NULL: none

@@ -321,6 +321,15 @@ static int run_is_broken(const struct run *run)
 	return CLI_FAILED;
 }
 
+/* The others have ended well, and the log has not. */
+static int run_lacks_writer(const struct run *run)
+{
+	output_error("site 0, which writes the log, was lost: %s ends early, at step %.0f, and does not tell how "
+		     "the %u others went on to their end; begin again for a log of the whole run",
+		run->options->out, run->step, run->crew.sites - run->crew.lost);
+	return CLI_FAILED;
+}
+
 static int run_conclude(struct run *run, enum scout_check_fate fate)
 {
 	const struct run_options *o = run->options;
@@ -336,7 +345,9 @@ static int run_conclude(struct run *run, enum scout_check_fate fate)
 	if (run->fixed && run->windows == 0)
 		run_note_idle(run, NULL);
 	rc = scout_compare_run(o->json ? 3 : 2, (char **)(uintptr_t)words);
-	return isnan(run->broken) ? rc : run_is_broken(run);
+	if (!isnan(run->broken))
+		rc = run_is_broken(run);
+	return lost ? run_lacks_writer(run) : rc;
 }
 
 /* It was ended: what there is of the log is whole. */
@@ -439,6 +450,8 @@ static int run_go(struct run *run)
 	}
 	run->crew.status = run_status;
 	run->crew.check = run_check;
+	if (run->options->lost == RUN_LOST_SHRINK)
+		run->crew.yet = ". A job begins with all of its sites: --lost shrink holds from there on";
 	run->crew.context = run;
 	rc = run_sites(run);
 	rc = run_stop_box(run, rc);
@@ -593,7 +606,7 @@ int scout_run_run(int argc, char **argv)
 		{"price", "PRICE", "money: of 10^9 bytes", ARGS_REAL, &g->price, 0, 0, NULL},
 		{"shadow", "A,B,...", "what these thetas would have sent goes into the log, 1 to 64", ARGS_REALS,
 			&o.shadow, 0, 0, NULL},
-		{"lost", "NAME", "when one is lost: fail ends all, shrink goes on without it (as COMMAND says)",
+		{"lost", "NAME", "when one is lost: fail ends all, shrink goes on without it, once all have begun",
 			ARGS_CHOICE, &o.lost, 0, 0, run_losses},
 		{"box", "URL", "a box that runs, phub://host:port/job, instead of one that is started here", ARGS_TEXT,
 			&o.box, 0, 0, NULL},

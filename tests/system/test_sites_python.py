@@ -771,11 +771,11 @@ def counts(rank):
     end, found = '{"scout":"end","t":9,"bytes":30.5,"bytes_travel":4}\n', []
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder, "log")
-        for text in ('{"scout":"run"}\n' + end, end.replace("4}", "null}"), '{"scout":"run"}\n', end[:20], ""):
+        for text in ('{"scout":"run"}\n' + end, end.replace("4}", "null}"), '{"scout":"run"}\n', end.replace('"end"', '"decision"'), end[:20], ""):
             path.write_text(text)
             found.append(sites.sent(path, {"bytes": 5, "bytes_travel": 2}))
         found += [sites.sent(None, {"bytes": 5, "bytes_travel": 2}), sites.sent(f"{folder}/none", {"bytes": 5, "bytes_travel": 2})]
-    assert found == [34.5, 30.5, 7, 7, 7, 7, 7], found
+    assert found == [34.5, 30.5, 7, 7, 7, 7, 7, 7], found
     return None
 
 
