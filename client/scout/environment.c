@@ -18,7 +18,7 @@
 #include "client/scout/shadow.h"
 #include "client/scout/site.h"
 
-enum { ENVIRONMENT_NAME_BYTES = 48 };
+enum { ENVIRONMENT_NAME_BYTES = 48, ENVIRONMENT_LIST_BYTES = 160 };
 
 /* What is read: the site's link, its word in the names of variables, and where an error goes. */
 struct reader {
@@ -195,10 +195,22 @@ static int environment_fits(
 		      : 0;
 }
 
+/* "1, 2, 5", or, where there is no room for all, "1, 2, 5, ... 100". */
+static void environment_list(const double *numbers, unsigned count, char out[ENVIRONMENT_LIST_BYTES])
+{
+	const size_t room = ENVIRONMENT_LIST_BYTES - 48; /* for two numbers and dots */
+	size_t used = 0;
+	unsigned i = 0;
+
+	for (; i + 1 < count && used < room; i++)
+		used += (size_t)snprintf(out + used, ENVIRONMENT_LIST_BYTES - used, "%g, ", numbers[i]);
+	snprintf(out + used, ENVIRONMENT_LIST_BYTES - used, "%s%g", i + 1 < count ? "... " : "", numbers[count - 1]);
+}
+
 static int environment_begin(const struct reader *r, struct phub_site_options *options, struct environment *room)
 {
 	struct phub_scout_options *scout = &room->scout;
-	char name[ENVIRONMENT_NAME_BYTES];
+	char name[ENVIRONMENT_NAME_BYTES], grid[ENVIRONMENT_LIST_BYTES];
 	double theta;
 	int rc = reader_numbers(r, "THETA", &theta, 1);
 
@@ -216,8 +228,9 @@ static int environment_begin(const struct reader *r, struct phub_site_options *o
 			return 0;
 		}
 	}
-	return err_set(r->e, -EINVAL, "%s='%g'; allowed: one of the %u thetas of the scout",
-		reader_name(r, "THETA", name), theta, scout->theta_count);
+	environment_list(scout->thetas, scout->theta_count, grid);
+	return err_set(r->e, -EINVAL, "%s='%.64s'; allowed: a theta of the scout's grid: %s",
+		reader_name(r, "THETA", name), reader_text(r, "THETA"), grid);
 }
 
 static const char *environment_unit(unsigned i)

@@ -239,7 +239,12 @@ assert advise.ask(a, {"site": 0, **one}, {"site": 1, **one})["sync_every"] == 2
 try: advise.ask(a, {"site": 2, "step": 1})
 except ValueError as error: print(error)
 try: advise.ask(a + "x", {"site": 0, "step": 0})
-except OSError as error: print("nobody")
+except FileNotFoundError as error: print(str(error).replace(a, "A"))
+try: advise.ask("127.0.0.1:1", {"site": 0, "step": 0})
+except ConnectionRefusedError as error: print(error)
+for words in (("nowhere",), ("host:x", {}), ("unix:", {}), (a,)):
+    try: advise.ask(*words)
+    except ValueError as error: print(str(error).replace(a, "A"))
 sites = [advise.Window(k) for k in range(2)]
 for step in range(200, 700, 100):
     for site in sites:
@@ -251,7 +256,10 @@ for step in range(200, 700, 100):
                               env={**rig.QUIET, "PYTHONPATH": str(rig.ROOT / "client/python"), "PHUB_LIBRARY": str(rig.BUILD / "libphub.so.0.1.0")})
     if "sanitizer" in done.stderr.lower():
         raise rig.Skip("a library under a sanitizer cannot be loaded by Python")
-    check(done.stdout == "site: needs one of 0 to 1\nnobody\n" and done.returncode == 0, done.stdout + done.stderr)
+    none = "is no address; allowed are unix:PATH and HOST:PORT, as phub scout advise --listen has it"
+    check(done.stdout.splitlines() == ["site: needs one of 0 to 1", "[Errno 2] nobody answers at Ax (No such file or directory); phub scout advise --listen Ax would",
+          "[Errno 111] nobody answers at 127.0.0.1:1 (Connection refused); phub scout advise --listen 127.0.0.1:1 would",
+          f"'nowhere' {none}", f"'host:x' {none}", f"'unix:' {none}", "ask() needs a report; {'site': 0, 'step': 0} only asks"] and done.returncode == 0, done.stdout + done.stderr)
     seen = [line["seen"] for line in lines((FOLDER / "python.jsonl").read_text()) if line["scout"] == "decision" and "seen" in line]
     wanted = {"exchanges": 4, "said": 4, "heard": 1.8, "sites": 2, "rate": 0.05, "trained": 80, "tried": 60, "train": 0.5, "before": 0.5, "after": 0.5}
     check(len(seen) == 5 and {**seen[4], "heard": round(seen[4]["heard"], 9)} == wanted, f"{seen}")

@@ -121,7 +121,7 @@ static void test_beside_the_programs_own(void **state)
 	setenv("PHUB_SCOUT_THETAS", "5,6", 1);
 	o = options_of(&scout);
 	assert_int_equal(environment_apply(&o, &room, &e), -EINVAL);
-	assert_string_equal(e.text, "PHUB_SCOUT_THETA='1'; allowed: one of the 2 thetas of the scout");
+	assert_string_equal(e.text, "PHUB_SCOUT_THETA='1'; allowed: a theta of the scout's grid: 5, 6");
 	unsetenv("PHUB_SCOUT_THETA");
 	o = options_of(&scout);
 	assert_int_equal(environment_apply(&o, &room, &e), 0);
@@ -201,6 +201,33 @@ static void test_what_a_policy_does_not_look_at(void **state)
 			cases[i].name, cases[i].policy, cases[i].others);
 		assert_string_equal(e.text, wanted);
 	}
+}
+
+/* The theta that is none of the grid's is named, and the grid, also one that is too long for a message. */
+static void test_a_theta_that_is_none(void **state)
+{
+	char many[512] = "1";
+	struct phub_site_options o = options_of(NULL);
+	struct environment room;
+	struct err e = {0};
+
+	(void)state;
+	setenv("PHUB_SCOUT_POLICY", "hill", 1);
+	setenv("PHUB_SCOUT_THETAS", "1,2.5,10", 1);
+	setenv("PHUB_SCOUT_THETA", "3.0", 1);
+	assert_int_equal(environment_apply(&o, &room, &e), -EINVAL);
+	assert_string_equal(e.text, "PHUB_SCOUT_THETA='3.0'; allowed: a theta of the scout's grid: 1, 2.5, 10");
+	for (unsigned i = 1; i < 64; i++)
+		snprintf(many + strlen(many), sizeof(many) - strlen(many), ",%u", 1000 + i);
+	setenv("PHUB_SCOUT_THETAS", many, 1);
+	o = options_of(NULL);
+	assert_int_equal(environment_apply(&o, &room, &e), -EINVAL);
+	assert_non_null(strstr(e.text, "grid: 1, 1001, 1002, "));
+	assert_non_null(strstr(e.text, ", ... 1063"));
+	setenv("PHUB_SCOUT_THETAS", "4", 1);
+	o = options_of(NULL);
+	assert_int_equal(environment_apply(&o, &room, &e), -EINVAL);
+	assert_non_null(strstr(e.text, "grid: 4"));
 }
 
 /* What loss is worth, and what it must be, are two measures of one thing: the environment's holds, of either; both of
@@ -398,6 +425,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_a_scout_without_a_size, clear, clear),
 		cmocka_unit_test_setup_teardown(test_what_a_policy_does_not_look_at, clear, clear),
 		cmocka_unit_test_setup_teardown(test_worth, clear, clear),
+		cmocka_unit_test_setup_teardown(test_a_theta_that_is_none, clear, clear),
 		cmocka_unit_test_setup_teardown(test_what_cannot_be, clear, clear),
 		cmocka_unit_test(test_shadows),
 	};

@@ -46,11 +46,18 @@ def ask(address: str, *reports: Dict[str, Any], secret: str = "", timeout: float
     """Says how a window went at one site or several ({"site": 0, "step": 500, "home": {"correct": 370, "samples": 400}, "away": {...},
     "bytes": B} each, B of this window alone; {"site": 0, "step": 0} only asks), and waits for the answer, which is the same for all:
     {"sync_every": N, "theta": ..., "window": ..., "tries": ..., "action": ..., "reason": ...}. `address` is "unix:PATH" or "HOST:PORT".
-    ValueError: a report was refused, and says why; OSError: nobody answers."""
+    ValueError: a report was refused, and says why, or the address is none; OSError: nobody answers."""
     host, _, port = address.rpartition(":")
+    if not host or not port or (host != "unix" and not port.isdecimal()):
+        raise ValueError(f"{address!r} is no address; allowed are unix:PATH and HOST:PORT, as phub scout advise --listen has it")
+    if not reports:
+        raise ValueError("ask() needs a report; {'site': 0, 'step': 0} only asks")
     with socket.socket(socket.AF_UNIX if host == "unix" else socket.AF_INET) as peer:
         peer.settimeout(timeout)
-        peer.connect(port if host == "unix" else (host, int(port)))
+        try:
+            peer.connect(port if host == "unix" else (host, int(port)))
+        except OSError as e:
+            raise type(e)(e.errno, f"nobody answers at {address} ({e.strerror or e}); phub scout advise --listen {address} would") from None
         peer.sendall("".join(json.dumps({**report, **({"secret": secret} if secret else {})}) + "\n" for report in reports).encode())
         with peer.makefile("rb") as lines:
             answers = [json.loads(line) for _, line in zip(reports, lines)]
