@@ -76,6 +76,9 @@ int scout_check_given(const struct args_usage *usage, const struct scout_given *
 
 	if (given->gain <= 0)
 		return args_wrong(usage, "--gain %g: allowed is a number above 0", given->gain);
+	if (given->worth <= 0)
+		return args_wrong(
+			usage, "--worth %g: allowed is a number above 0; without it --gain holds", given->worth);
 	if (!isnan(given->gain) && given->worth > 0)
 		return args_wrong(usage, "--gain and --worth: the latter holds instead of the former; give one");
 	if (given->trim >= 0.5)

@@ -461,6 +461,15 @@ static void explain_table(const struct explain *x)
 	output_table_print(&table);
 }
 
+/* Has a window of scout+ held what talking more would save against what that costs? */
+static bool explain_weighs(const struct explain *x)
+{
+	for (unsigned i = 0; i < x->log.count; i++)
+		if (!isnan(explain_number(x, i, "gain")))
+			return true;
+	return false;
+}
+
 /* How it ended, or that it has not. */
 static void explain_end(const struct explain *x, const struct scout_log_total *total)
 {
@@ -481,6 +490,10 @@ static void explain_end(const struct explain *x, const struct scout_log_total *t
 	if (!x->log.end)
 		puts("Take care: it has no last line: the run goes on, was broken off, or rank 0, which writes it, was "
 		     "lost.");
+	if (x->config.policy == SCOUT_PLUS && x->config.plus.worth > 0 && !explain_weighs(x))
+		printf("Take care: what a unit of loss is worth (%g) has decided nothing: in these %u windows no probe "
+		       "has shown yet what talking more saves.\n",
+			x->config.plus.worth, x->log.count);
 	if (!isnan(total->broken))
 		printf("Take care: models are no numbers since step %.0f.\n", total->broken);
 }

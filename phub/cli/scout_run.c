@@ -47,6 +47,7 @@ struct run {
 	size_t length;
 	bool aside, ended;    /* a log of a run before is; the log has its last line */
 	bool measures, fixed; /* it has a scout+; its theta stays */
+	bool weighs;          /* likewise, and a probe has shown what talking more saves */
 	unsigned told;        /* bits of options that were said to have no effect */
 	unsigned windows;
 	double step;     /* of the last */
@@ -69,6 +70,7 @@ static void run_take_decision(struct run *run, const json_t *line)
 		run->status, room, "step %.0f, theta %g", scout_log_number(line, "t"), scout_log_number(line, "next"));
 
 	run->windows++;
+	run->weighs |= !isnan(scout_log_number(line, "gain"));
 	run->step = scout_log_number(line, "t");
 	if (run->measures && isnan(scout_log_number(line, "pull"))) {
 		snprintf(run->status + used, room - used, ", measuring");
@@ -321,6 +323,20 @@ static int run_is_broken(const struct run *run)
 	return CLI_FAILED;
 }
 
+/* Of a scout+ whose bound was given, and has bounded nothing. */
+static void run_note_probes(const struct run *run)
+{
+	const bool worth = !isnan(run->options->given.worth);
+
+	if (!run->measures || run->weighs || (!worth && isnan(run->options->given.gain)))
+		return;
+	output_note(
+		"--%s has decided nothing in these %u windows: no probe has shown yet what talking more saves, and "
+		"theta follows how far sites pull apart; a probe is a window at the tightest theta, when 2 %% of the "
+		"bytes allow one",
+		worth ? "worth" : "gain", run->windows);
+}
+
 /* The others have ended well, and the log has not. */
 static int run_lacks_writer(const struct run *run)
 {
@@ -345,6 +361,7 @@ static int run_conclude(struct run *run, enum scout_check_fate fate)
 	if (run->fixed && run->windows == 0)
 		run_note_idle(run, NULL);
 	rc = scout_compare_run(o->json ? 3 : 2, (char **)(uintptr_t)words);
+	run_note_probes(run);
 	if (!isnan(run->broken))
 		rc = run_is_broken(run);
 	return lost ? run_lacks_writer(run) : rc;
@@ -594,8 +611,8 @@ int scout_run_run(int argc, char **argv)
 			&g->lambda_bytes, 0, 0, NULL},
 		{"gain", "LOSS", "scout+: loss that talking more would have to save (0.02)", ARGS_REAL, &g->gain, 0, 0,
 			NULL},
-		{"worth", "COST", "scout+, instead: what a unit of loss is worth, in the unit of costs", ARGS_REAL,
-			&g->worth, 0, 0, NULL},
+		{"worth", "COST", "scout+, instead: what a unit of loss is worth, in the unit of costs, above 0",
+			ARGS_REAL, &g->worth, 0, 0, NULL},
 		{"trim", "PART", "of sites that may lie, below 0.5: as much is left out of means at either end (0)",
 			ARGS_REAL, &g->trim, 0, 0, NULL},
 		{"seed", "N", "of its chances (0)", ARGS_NUMBER, &o.seed, 0, SCOUT_SEED_MAX, NULL},

@@ -218,9 +218,16 @@ def prices():
     path = skewed("worth", "--algorithm", "local", "--policy", "scout+", "--thetas", "1,2,5,10", "--worth", "7", *money)
     own = path.read_text().splitlines()
     check(json.loads(own[0])["worth"] == 7, own[0])
+    idle = "what a unit of loss is worth .7. has decided nothing: in these [0-9]+ windows no probe has shown yet what talking more saves"
+    holds(phub("explain", path)[0], rf"\nTake care: {idle}")
     window = json.loads(own[6]) | {"gain": 0.5, "interval": [0.4, 0.6], "extra": 1.25}
     path.write_text("\n".join([*own[:6], json.dumps(window), *own[7:]]) + "\n")
     holds(phub("explain", path, "--at", window["t"])[0], r"would save a loss of 0\.5000 \(between 0\.4000 and 0\.6000\), which is worth 3\.5 money, and costs 1\.25 money more")
+    check("decided nothing" not in phub("explain", path)[0], "a probe has")
+    for word in ("worth", "gain"):
+        words = ["--sites", 2, "--policy", "scout+", "--algorithm", "local", "--thetas", "1,2,5", f"--{word}", 1, "--out", "idle.jsonl", "--", "sh", "-c"]
+        err = phub("run", *words, 'exec "$0" "$PHUB_URL" rank=$RANK world=$WORLD_SIZE steps=120 >/dev/null', SKEWED)[1]
+        holds(err, rf"--{word} has decided nothing in these \d windows: no probe has shown yet")
     check("is worth" not in phub("explain", changed(path, "worthless", lambda own: [own[0].replace('"worth":7', '"worth":0')] + own[1:]), "--at", window["t"])[0], "worth nothing")
     path = skewed("latency", "--algorithm", "gaia", "--policy", "scout+", "--thetas", "0,0.05,0.1,0.2", "--unit", "seconds", "--rate", "1e12", "--latency", "1")
     found = [line for line in lines(path.read_text()) if line["scout"] == "decision"]
@@ -713,6 +720,7 @@ def not_looked_at():
         holds(phub(*command, "--policy", "scout+", "--thetas", "1,2", "--gain", "1", "--worth", "2", *tail, status=2)[1], "--gain and --worth: the latter holds instead of the former; give one")
         holds(phub(*command, "--policy", "scout+", "--thetas", "1,2", "--sigma", "0.1", *tail, status=2)[1], r"scout\+ does not look at it: the loss that it bears is --gain")
         holds(phub(*command, "--policy", "scout+", "--thetas", "1,2", "--worth", "-2", *tail, status=2)[1], "--worth -2: allowed is a number from 0 on")
+        holds(phub(*command, "--policy", "scout+", "--thetas", "1,2", "--worth", "0", *tail, status=2)[1], "--worth 0: allowed is a number above 0; without it --gain holds")
         if command[0] != "dry-run":
             holds(phub(*command, "--thetas", "1,2", "--trim", "0.5", *tail, status=2)[1], "--trim 0.5: allowed is a number from 0 to below 0.5")
         holds(phub(*command, "--sigma", "1.5", *tail, status=2)[1], "--sigma 1.5: allowed is a number from 0 to 1")
