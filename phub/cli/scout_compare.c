@@ -24,7 +24,7 @@ static void compare_bytes(struct output_table *table, double bytes)
 {
 	char text[32];
 
-	output_cell(table, "%s", bytes >= 0 && bytes < 1e18 ? output_bytes((uint64_t)bytes, text) : "-");
+	output_cell(table, "%s", isnan(bytes) ? "-" : scout_log_bytes_text(bytes, text));
 }
 
 /* "4.2x"; "1.05x more": so many times what BSP would have sent. */

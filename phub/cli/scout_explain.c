@@ -38,14 +38,6 @@ static const char *explain_points(double loss, char text[32])
 	return text;
 }
 
-static const char *explain_bytes(double bytes, char text[32])
-{
-	if (bytes >= 0 && bytes < 1e18)
-		return output_bytes((uint64_t)bytes, text);
-	snprintf(text, 32, "unknown");
-	return text;
-}
-
 /* ---- one window ---- */
 
 static void explain_what(const struct explain *x, unsigned i)
@@ -184,11 +176,11 @@ static void explain_sent(const struct explain *x, unsigned i)
 	double total = explain_total(x, i), bsp = scout_log_number(w, "bytes_bsp");
 	char sent[32], travelled[32], all[32], text[128], saving[SCOUT_LOG_SAVING_BYTES];
 
-	printf("  sent    %s a site in exchanges, %s %s", explain_bytes(scout_log_number(w, "bytes"), sent),
-		explain_bytes(scout_log_number(w, "bytes_travel"), travelled),
+	printf("  sent    %s a site in exchanges, %s %s", scout_log_bytes_text(scout_log_number(w, "bytes"), sent),
+		scout_log_bytes_text(scout_log_number(w, "bytes_travel"), travelled),
 		x->config.policy == SCOUT_PLUS ? "in statistics that travelled" : "in models that travelled");
 	if (total > 0)
-		printf("; %s since the start", explain_bytes(total, all));
+		printf("; %s since the start", scout_log_bytes_text(total, all));
 	if (total > 0 && bsp > 0)
 		printf(", %s", scout_log_saving_text(bsp / total, saving));
 	puts("");
@@ -198,7 +190,8 @@ static void explain_sent(const struct explain *x, unsigned i)
 	for (unsigned at = 0; at <= i; at++)
 		total += explain_number(x, at, "bytes_within");
 	printf("          %s a site in exchanges within, %s since the start: %s\n",
-		explain_bytes(scout_log_number(w, "bytes_within"), sent), explain_bytes(total, all), text);
+		scout_log_bytes_text(scout_log_number(w, "bytes_within"), sent), scout_log_bytes_text(total, all),
+		text);
 }
 
 /* In the unit of costs, where that is not bytes: all of this window, which the lines above do not say. */
@@ -263,7 +256,7 @@ static void explain_like(const struct explain *x, unsigned at)
 
 	if (x->config.policy == SCOUT_PLUS)
 		printf("r %.4f, sent %s, at step %.0f", explain_number(x, at, "r_all"),
-			explain_bytes(explain_number(x, at, "bytes"), text), explain_number(x, at, "t"));
+			scout_log_bytes_text(explain_number(x, at, "bytes"), text), explain_number(x, at, "t"));
 	else
 		printf("cost %.4g, lost %s, at step %.0f", explain_number(x, at, "cost"),
 			explain_points(explain_number(x, at, "AL"), text), explain_number(x, at, "t"));
@@ -327,7 +320,8 @@ static void explain_shadow(const struct explain *x, unsigned i)
 		const json_t *one = json_array_get(shadow, s);
 
 		printf("%s theta %g: %s%s", s ? ";" : "  shadow  would have sent in this window, a site, at",
-			scout_log_number(one, "theta"), about, explain_bytes(scout_log_number(one, "bytes"), text));
+			scout_log_number(one, "theta"), about,
+			scout_log_bytes_text(scout_log_number(one, "bytes"), text));
 	}
 	if (json_array_size(shadow) > 0)
 		puts("");
@@ -417,7 +411,7 @@ static void explain_row(const struct explain *x, unsigned i, struct output_table
 	explain_cell(table, pulls ? scout_log_number(w, "r_all") : 100 * scout_log_number(w, "AL"));
 	explain_cell(table, scout_log_number(w, pulls ? "pull" : "cost"));
 	output_cell(table, "%s",
-		unit == PRICE_BYTES ? explain_bytes(scout_log_number(w, "bytes"), text)
+		unit == PRICE_BYTES ? scout_log_bytes_text(scout_log_number(w, "bytes"), text)
 				    : scout_log_spent_text(unit, scout_log_spent(&x->log, i), text));
 	output_cell(table, "%s", scout_log_text(w, "reason"));
 }
@@ -516,7 +510,7 @@ static void explain_summary(const struct explain *x)
 	puts(".");
 	if (explain_within(x, within))
 		printf("Sites are within these: %s%s%s.\n", within, isnan(total.within) ? "" : "; a site sent there ",
-			isnan(total.within) ? "" : explain_bytes(total.within, text));
+			isnan(total.within) ? "" : scout_log_bytes_text(total.within, text));
 	if (told > 0 || json_array_size(x->log.sites) > 0)
 		explain_table(x);
 	explain_end(x, &total);

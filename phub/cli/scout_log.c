@@ -102,9 +102,15 @@ double scout_log_spent_travel(const struct scout_log *log, unsigned window)
 
 const char *scout_log_bytes_text(double bytes, char text[32])
 {
-	if (bytes >= 0 && bytes < 1e18)
-		return output_bytes((uint64_t)bytes, text);
-	snprintf(text, 32, "unknown");
+	static const char *const units[] = {"B", "KB", "MB", "GB", "TB"};
+	unsigned unit = 0;
+
+	for (; unit < 4 && bytes >= (unit ? 999.95 : 999.5); unit++)
+		bytes /= 1000;
+	if (bytes >= 0 && bytes < 1e6)
+		snprintf(text, 32, unit ? "%.1f %s" : "%.0f %s", bytes, units[unit]);
+	else
+		snprintf(text, 32, "unknown");
 	return text;
 }
 

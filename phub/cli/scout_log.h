@@ -68,7 +68,8 @@ double scout_log_spent_travel(const struct scout_log *log, unsigned window);
  * `models` go one after another, each in a round that all wait for: in seconds they take those of all. */
 double scout_log_travel_cost(
 	const struct scout_log *log, unsigned window, const struct price *price, double bytes, bool models);
-/* "1.5 MB", "unknown". */
+/* "1.5 MB", "unknown". A mean, and so in decimal units, which columns of them share, and not "4851 KiB" where it
+ * happens to be whole. */
 const char *scout_log_bytes_text(double bytes, char text[32]);
 /* "12.4 s", "0.0019 money", "unknown"; of any unit. */
 const char *scout_log_spent_text(enum price_unit unit, double spent, char text[32]);

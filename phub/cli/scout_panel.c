@@ -12,7 +12,7 @@
 enum {
 	PANEL_ABOVE = 44,
 	PANEL_BELOW = 56,
-	PANEL_NAME_CHARACTERS = 26, /* that a legend has room for */
+	PANEL_NAME_CHARACTERS = 24, /* that a legend has room for */
 };
 
 struct chart panel_begin(struct panel_page *page, double height, unsigned rows)
@@ -34,7 +34,7 @@ void panel_frame_steps(struct chart *c, const struct panel_page *page, const cha
 
 /* ---- legends ---- */
 
-/* The bytes of so many characters of UTF-8, from the start, or of those at the end. */
+/* The bytes of so many characters of UTF-8, from the start. */
 static size_t panel_first(const char *text, size_t characters)
 {
 	size_t at = 0;
@@ -54,16 +54,24 @@ static size_t panel_characters(const char *text)
 	return count;
 }
 
+const char *panel_cut(const char *name, unsigned characters, char out[PANEL_CUT_BYTES])
+{
+	const size_t all = panel_characters(name), head = characters * 3 / 5;
+
+	if (all <= characters)
+		snprintf(out, PANEL_CUT_BYTES, "%s", name);
+	else
+		snprintf(out, PANEL_CUT_BYTES, "%.*s\u2026%s", (int)panel_first(name, head), name,
+			name + panel_first(name, all - (characters - head - 1)));
+	return out;
+}
+
 void panel_label(const struct chart *c, unsigned row, double x, const char *text)
 {
-	const size_t all = panel_characters(text), half = PANEL_NAME_CHARACTERS / 2;
-	char cut[8 * PANEL_NAME_CHARACTERS];
+	char cut[PANEL_CUT_BYTES];
 
-	snprintf(cut, sizeof(cut), "%s", text);
-	if (all > PANEL_NAME_CHARACTERS)
-		snprintf(cut, sizeof(cut), "%.*s\u2026%s", (int)panel_first(text, half), text,
-			text + panel_first(text, all - half + 1));
-	svg_label(c->file, c->x + c->width + x, c->y + 9.5 + row * PANEL_ROW, "small", "start", false, cut);
+	svg_label(c->file, c->x + c->width + x, c->y + 9.5 + row * PANEL_ROW, "small", "start", false,
+		panel_cut(text, PANEL_NAME_CHARACTERS, cut));
 }
 
 void panel_name(const struct chart *c, unsigned row, const char *colour, const char *dash, const char *name)

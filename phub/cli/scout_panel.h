@@ -53,7 +53,10 @@ void panel_frame_steps(struct chart *c, const struct panel_page *page, const cha
 
 /* One row of a legend. */
 void panel_name(const struct chart *c, unsigned row, const char *colour, const char *dash, const char *name);
-/* What is a row's label; one that is too long lacks its middle. */
+/* A name of at most so many characters: one that is longer lacks its middle. Returns `out`. */
+enum { PANEL_CUT_BYTES = 128 };
+const char *panel_cut(const char *name, unsigned characters, char out[PANEL_CUT_BYTES]);
+/* What is a row's label, cut to the room that there is. */
 void panel_label(const struct chart *c, unsigned row, double x, const char *text);
 /* The names of those logs that are shown, in their colours. Returns how many. */
 unsigned panel_legend(const struct panel_page *page, const struct chart *c, const bool shown[ARGS_WORDS_MAX]);

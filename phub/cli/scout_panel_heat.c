@@ -15,6 +15,8 @@ enum {
 	HEAT_SCALE_LEAST = 80, /* pixels: four labels */
 	HEAT_SCALE_MOST = 140,
 	HEAT_STEPS = 40, /* of colour */
+	HEAT_NAME_CHARACTERS = 18,
+	HEAT_TITLE_CHARACTERS = 32, /* of a run's name in it */
 	HEAT_LABEL = 12,
 };
 
@@ -80,22 +82,45 @@ static void heat_block(const struct chart *c, double from, double to, double y, 
 		c->file, chart_at_x(c, from), y, chart_at_x(c, to) - chart_at_x(c, from) + 0.3, PANEL_ROW - 1, colour);
 }
 
+static const char *heat_name(const struct scout_log *log, unsigned tensor)
+{
+	return json_string_value(json_array_get(json_object_get(log->run, "tensors"), tensor));
+}
+
+/* How many bytes all names have in common at their start, to the end of a part: what tells them apart has the room. */
+static size_t heat_common(const struct scout_log *log)
+{
+	const char *first = heat_name(log, 0);
+	size_t common = first ? strlen(first) : 0;
+
+	for (unsigned t = 1; t < scout_log_elements(log->run, "tensors"); t++) {
+		const char *name = heat_name(log, t);
+		size_t same = 0;
+
+		while (name && same < common && name[same] == first[same])
+			same++;
+		common = same;
+	}
+	while (common > 0 && first[common - 1] != '.')
+		common--;
+	return common;
+}
+
 /* Is something in it not known? */
 static bool heat_row(const struct panel_page *page, const struct chart *c, unsigned log, unsigned tensor)
 {
 	const struct scout_log *own = &page->logs[log];
-	const char *name = json_string_value(json_array_get(json_object_get(own->run, "tensors"), tensor));
+	const char *name = heat_name(own, tensor);
 	const double sites = scout_log_number(own->run, "sites"), end = (double)page->totals[log].t;
 	const double y = c->y + tensor * PANEL_ROW;
 	const unsigned every = 1 + own->count / HEAT_COLUMNS_MAX;
 	double to = 0;
 	bool unknown = false;
-	char text[20];
+	char number[32], text[PANEL_CUT_BYTES];
 
-	snprintf(text, sizeof(text), "%s", name ? name : "");
-	if (!name)
-		snprintf(text, sizeof(text), "tensor %u", tensor);
-	svg_label(c->file, c->x - 7, y + PANEL_ROW / 2.0 + 3.5, "small", "end", false, text);
+	snprintf(number, sizeof(number), "tensor %u", tensor);
+	svg_label(c->file, c->x - 7, y + PANEL_ROW / 2.0 + 3.5, "small", "end", false,
+		panel_cut(name ? name + heat_common(own) : number, HEAT_NAME_CHARACTERS, text));
 	for (unsigned i = 0; i < own->count; i += every) {
 		const double r = scout_log_element(scout_log_window(own, i), "r", tensor);
 		const double from = every > 1 ? to : panel_from(own, i);
@@ -118,7 +143,7 @@ void panel_heat(struct panel_page *page, unsigned log)
 {
 	const unsigned tensors = heat_tensors(&page->logs[log]);
 	const unsigned rows = tensors < HEAT_ROWS_MAX ? tensors : HEAT_ROWS_MAX;
-	char title[160], first[32] = "";
+	char title[256], name[PANEL_CUT_BYTES], first[32] = "";
 	bool unknown = false;
 	struct chart c;
 
@@ -129,7 +154,8 @@ void panel_heat(struct panel_page *page, unsigned log)
 		page->y += HEAT_SCALE_LEAST - rows * PANEL_ROW;
 	if (rows < tensors)
 		snprintf(first, sizeof(first), " (the first %u of %u)", rows, tensors);
-	snprintf(title, sizeof(title), "Alignment r of what sites say, per tensor%s: %s", first, page->logs[log].name);
+	snprintf(title, sizeof(title), "Alignment r of what sites say, per tensor%s: %s", first,
+		panel_cut(page->logs[log].name, HEAT_TITLE_CHARACTERS, name));
 	panel_frame_steps(&c, page, title, "", false);
 	for (unsigned t = 0; t < rows; t++)
 		unknown = heat_row(page, &c, log, t) || unknown;

@@ -110,7 +110,7 @@ enum time_loss { TIME_TRAINED, TIME_TRIED, TIME_SCORED, TIME_LOSSES };
 static const struct {
 	const char *dash, *name;
 } time_losses[TIME_LOSSES] = {
-	[TIME_TRAINED] = {NULL, "in training, at the sites"},
+	[TIME_TRAINED] = {NULL, "in training, at sites"},
 	[TIME_TRIED] = {"2 3", "averaged model, at sites"},
 	[TIME_SCORED] = {"5 4", "averaged model, held out"},
 };
@@ -178,6 +178,13 @@ static void time_draw_loss(const struct chart *c, const struct panel_page *page,
 			time_losses[which].dash);
 }
 
+/* As they are drawn: from a dot on. */
+static void time_name_loss(const struct chart *c, unsigned row, enum time_loss which)
+{
+	panel_name(c, row, TIME_INK, time_losses[which].dash, time_losses[which].name);
+	svg_dot(c->file, c->x + c->width + 16, c->y + 6 + row * PANEL_ROW, 2, TIME_INK);
+}
+
 /* Is there any, of a run that has windows? Then also of those which have none. */
 static bool time_has_losses(const struct panel_page *page)
 {
@@ -221,7 +228,7 @@ void panel_losses(struct panel_page *page)
 	row = panel_legend(page, &c, shown) + 1;
 	for (unsigned k = 0; k < TIME_LOSSES; k++)
 		if (has[k])
-			panel_name(&c, row++, TIME_INK, time_losses[k].dash, time_losses[k].name);
+			time_name_loss(&c, row++, (enum time_loss)k);
 }
 
 /* ---- bytes by class of links ---- */

@@ -278,12 +278,12 @@ def legends():
     lost = panel("legend.svg", "Accuracy lost")[0]
     check("climb" in lost and "plus-sites" not in lost and "sigma: what is borne" in lost, str(lost))
     losses = panel("legend.svg", "Loss")[0]
-    check("in training, at the sites" in losses and "averaged model, held out" not in losses, str(losses))
+    check("in training, at sites" in losses and "averaged model, held out" not in losses, str(losses))
     scores = changed(climb, "scores", lambda own: [own[0]] + [json.dumps({**json.loads(line), "train_loss": None, "score": {"accuracy": 0.5, "loss": 1.5}}) + "\n" for line in own[1:2]])
     phub("plot", scores, "--out", "legend.svg")
     losses = panel("legend.svg", "Loss")[0]
-    check("in training, at the sites" not in losses and "averaged model, held out" in losses, str(losses))
-    check((FOLDER / "legend.svg").read_text().count('<circle') == 2, "a score of one window, and an AL, are dots")
+    check("in training, at sites" not in losses and "averaged model, held out" in losses, str(losses))
+    check((FOLDER / "legend.svg").read_text().count('<circle') == 3, "a score of one window, and an AL, are dots, and the former has one in the legend")
     worse = changed(hill(), "worse", lambda own: own[:-1] + [json.dumps({**json.loads(own[-1]), "bytes": 1e9, "accuracy": 0.1}) + "\n"])
     phub("plot", hill(), worse, "--out", "legend.svg")
     check("Pareto front of these" not in panel("legend.svg", "Bytes against")[0], "a front of one point")

@@ -193,7 +193,7 @@ def to_the_end():
 
 
 def texts_in_pictures():
-    """plot: labels of the scale do not touch, however few tensors; names that are long lack their middle, and those that are alike are paths; the axis of bytes is of runs that are shown"""
+    """plot: labels of the scale do not touch, however few tensors; names that are long lack what they have in common, and their middle, and those that are alike are paths; the axis of bytes is of runs that are shown"""
     long = made("a-name-that-is-longer-than-what-a-legend-has-room-for-1", [{}] * 2, {"accuracy": 0.5})
     phub("plot", made("few", [{"r": [0.5]}] * 2, {"accuracy": 0.6}, tensors=["w"]), long, made("without", [{}] * 2, {"bytes": 1e12, "bytes_travel": 0}), "--out", "few.svg")
     root = xml.etree.ElementTree.parse(FOLDER / "few.svg").getroot()
@@ -203,7 +203,11 @@ def texts_in_pictures():
     scale = [e for e in root if e.text and re.search("sites agree|by chance|cancel out", e.text)]
     ys = sorted(float(e.get("y")) for e in scale)
     check(len(ys) == 9 and all(b - a >= 11 for a, b in zip(ys, ys[1:])), str(ys))
-    check("a-name-that-i\u2026s-room-for-1" in [e.text for e in root], "a long name")
+    check("a-name-that-is\u2026oom-for-1" in [e.text for e in root], "a long name")
+    for names, told in ((["module.layers.3.attention.weight", "module.layers.3.attention.bias"], {"weight", "bias"}), (["a.layers.10.self_attention.weight", "b.bias"], {"a.layers.1\u2026.weight", "b.bias"}),
+                        (["weight", "weights"], {"weight", "weights"}), (["\u00e4" * 30, "b"], {"\u00e4" * 10 + "\u2026" + "\u00e4" * 7, "b"})):
+        phub("plot", made("names", [{}] * 2, tensors=names), "--out", "names.svg")
+        check(told <= set(panel("names.svg", "Alignment")[0]), f"{names}: {panel('names.svg', 'Alignment')[0]}")
     texts, _ = panel("few.svg", "Bytes against")
     check("few" in texts and "without" not in texts and not any("TB" in text for text in texts) and sum("KB" in text for text in texts) >= 2, str(texts))
     for name in ("x", "y"):
