@@ -80,6 +80,7 @@ void course_log_run(struct phub_site *s)
 		.sites = s->world,
 		.rank = s->rank,
 		.job = s->phub->settings.url.job,
+		.transport = phub_transport(s->phub),
 		.tensor_count = s->config.tensor_count,
 		.shadow = s->shadow.count > 0 ? s->shadow.theta : NULL,
 		.shadow_count = s->shadow.count,

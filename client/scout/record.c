@@ -255,6 +255,8 @@ size_t record_run(const struct record_run *run, char *out, size_t room)
 	run_costs(&l, c);
 	if (run->job)
 		field_text(&l, "job", run->job);
+	if (run->transport)
+		field_text(&l, "transport", run->transport);
 	if (run->link)
 		field_text(&l, "link", run->link);
 	if (run->within)

@@ -26,6 +26,7 @@ struct record_run {
 	const struct scout_config *scout; /* policy, thetas, period, model_bytes, seed and what costs weigh */
 	unsigned sites, rank;
 	const char *job;            /* NULL: left out */
+	const char *transport;      /* of the writer's payload: nothing is coded over shm; NULL: left out */
 	const char *const *tensors; /* names; NULL: left out */
 	unsigned tensor_count;
 	const double *shadow; /* thetas that are counted beside the run's own; NULL: none */

@@ -5,6 +5,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "phub/cli/args.h"
 #include "phub/cli/cli.h"
@@ -144,7 +145,7 @@ static void compare_unlike(const struct compare *c)
 static void compare_legend(const struct compare *c)
 {
 	puts("\nbytes: that a site sent in exchanges, the mean of sites, as the papers count them; travelled: in\n"
-	     "models that were tried elsewhere; wire: payload of all kinds, as it travelled (of shm: not coded);\n"
+	     "models that were tried elsewhere; wire: payload of all kinds, as it travelled;\n"
 	     "fewer: how many times fewer than BSP, of the first two, or, where it says more, how many times as many;\n"
 	     "front: no other run here was as good for as few; +: has not ended.");
 	if (c->within)
@@ -154,6 +155,12 @@ static void compare_legend(const struct compare *c)
 	compare_unlike(c);
 	if (c->spent)
 		compare_unlike_spent(c);
+	for (unsigned i = 0; i < c->count; i++)
+		if (c->totals[i].wire > 0 && strcmp(scout_log_text(c->logs[i].run, "transport"), "shm") == 0)
+			printf("wire of %s went through shared memory, as it is, with all zeros; links leave those "
+			       "out:\n"
+			       "phub scout run --set transports=tcp shows what they would carry.\n",
+				c->logs[i].name);
 	for (unsigned i = 0; i < c->count; i++)
 		if (c->totals[i].sites < scout_log_number(c->logs[i].run, "sites"))
 			printf("Take care: %s ended with %.0f of %.0f sites, and what it scored is of these.\n",

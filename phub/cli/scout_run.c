@@ -629,8 +629,10 @@ int scout_run_run(int argc, char **argv)
 			&o.box, 0, 0, NULL},
 		{"job", "NAME", "at a box that is started here (scout)", ARGS_TEXT, &o.job, 0, 0, NULL},
 		{"phubd", "PATH", "the box's program", ARGS_TEXT, &o.phubd, 0, 0, NULL},
-		{"set", "KEY=VALUE", "an option of the box; may be given more than once", ARGS_TEXTS, &o.set, 0, 0,
-			NULL},
+		{"set", "KEY=VALUE",
+			"an option of the box, as often as you like; transports=tcp: bytes on the wire, as links carry "
+			"them",
+			ARGS_TEXTS, &o.set, 0, 0, NULL},
 		{"json", NULL, "the end as a line of JSON", ARGS_FLAG, &o.json, 0, 0, NULL},
 		{.name = NULL},
 	};

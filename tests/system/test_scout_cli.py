@@ -74,6 +74,13 @@ def compare():
     holds(phub("compare", hill(), half)[0], r"\nTake care: these runs differ in steps, and bytes, accuracy")
     other = changed(bsp(), "other", lambda own: [own[0].replace('"sites":3', '"sites":4').replace('"model_bytes":', '"model_bytes":1')] + own[1:])
     holds(phub("compare", bsp(), other)[0], r"\nTake care: these runs differ in sites, the model's size, and")
+    zeros = "wire of dense went through shared memory, .*\nphub scout run --set transports=tcp shows what they would carry"
+    dense = skewed("dense", "--algorithm", "dgc", "--theta", 0.01, steps=60)
+    sent = skewed("wire", "--algorithm", "dgc", "--theta", 0.01, "--set", "transports=tcp", steps=60)
+    told = {line["log"]: line for line in lines(phub("compare", "--json", dense, sent)[0])}
+    check(told[str(dense)]["bytes_wire"] > 10 * told[str(dense)]["bytes"] and told[str(sent)]["bytes_wire"] < 1.5 * told[str(sent)]["bytes"], str(told))
+    holds(phub("compare", dense, sent)[0], zeros)
+    check("shared memory" not in phub("compare", sent)[0] and json.loads(sent.read_text().splitlines()[0])["transport"] == "tcp", "of tcp")
     sent = skewed("wire", "--algorithm", "local", "--theta", 5, steps=60)
     wire = lines(sent.read_text())[-1]["bytes_wire"]
     check(wire > lines(sent.read_text())[-1]["bytes"], "nothing but exchanges")
@@ -759,7 +766,7 @@ def run_repeats():
     def ends(transport):
         out, _ = phub("run", "--sites", 4, "--policy", "scout+", "--algorithm", "local", "--thetas", "1,2,5,10", "--seed", 3, "--set", f"transports={transport}", "--out", "repeats.jsonl",
                       "--", "sh", "-c", 'exec "$0" "$PHUB_URL" rank=$RANK world=$WORLD_SIZE steps=400 reproducible=0', SKEWED)
-        decided = [{**line, "bytes_wire": 0, "seconds": 0} for line in lines((FOLDER / "repeats.jsonl").read_text())]
+        decided = [{**line, "bytes_wire": 0, "seconds": 0, "transport": ""} for line in lines((FOLDER / "repeats.jsonl").read_text())]
         return sorted(re.findall('"event":"end".*"hash":"([0-9a-f]*)"', out)), decided
 
     found = [ends(transport) for transport in ("tcp", "tcp", "shm", "tcp")]

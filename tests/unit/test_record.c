@@ -66,6 +66,7 @@ static void test_a_run_has_what_its_decisions_hang_on(void **state)
 		.sites = 5,
 		.rank = 2,
 		.job = "a \"job\"\n",
+		.transport = "shm",
 		.tensors = tensors,
 		.tensor_count = 2,
 		.shadow = shadow,
@@ -79,6 +80,7 @@ static void test_a_run_has_what_its_decisions_hang_on(void **state)
 	assert_string_equal(text_of(j, "algorithm"), "gaia");
 	assert_string_equal(text_of(j, "policy"), "hill");
 	assert_string_equal(text_of(j, "job"), "a \"job\"\n");
+	assert_string_equal(text_of(j, "transport"), "shm");
 	assert_true(json_number_value(json_array_get(json_object_get(j, "thetas"), 1)) == 1.0 / 3);
 	assert_true(number_of(j, "first") == 1.0 / 3);
 	assert_null(json_object_get(j, "schedule"));
@@ -92,6 +94,7 @@ static void test_a_run_has_what_its_decisions_hang_on(void **state)
 	j = parsed(line, record_run(&run, line, sizeof(line)));
 	assert_string_equal(text_of(j, "seed"), "18446744073709551615");
 	assert_null(json_object_get(j, "job"));
+	assert_null(json_object_get(j, "transport"));
 	assert_null(json_object_get(j, "tensors"));
 	assert_null(json_object_get(j, "shadow"));
 	json_decref(j);
