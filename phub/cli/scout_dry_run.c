@@ -46,8 +46,9 @@ struct dry_window {
 };
 
 /*
- * Its course is known to the end of the first window in which nothing follows of what was seen. Behind that it would
- * have been who knows where: windows there count, and what it would have sent there does not.
+ * Its course is known to the end of the first window in which nothing follows of what was seen, or to its start, where
+ * not even bytes are. Behind that it would have been who knows where: windows there count, and what it would have sent
+ * there does not.
  */
 struct dry_sums {
 	unsigned seen, earlier, unknown; /* windows */
@@ -285,6 +286,8 @@ static void dry_conclude_sent(const struct scout *scout, const struct dry_sums *
 			sums->blind);
 		return;
 	}
+	if (sums->known == 0)
+		return;
 	if (sums->shadows)
 		snprintf(shadows, sizeof(shadows), " (in %u of %u windows by shadows)", sums->shadows, sums->known);
 	if (sums->idle)
@@ -393,13 +396,14 @@ static int dry_go(const struct scout_log *log, struct scout *scout, bool json)
 	for (unsigned i = 0; i < log->count; i++) {
 		double theta = scout_theta(scout);
 		struct dry_window seen = dry_look(log, i, scout);
+		const bool on_course = sums.idle == 0 && !(seen.why && isnan(seen.bytes));
 		struct scout_decision decision;
 
 		dry_decide(log, scout, &seen, &decision);
-		if (sums.idle == 0)
+		if (on_course)
 			dry_add(&sums, log, i, &seen);
 		if (json)
-			good = dry_json(scout_log_window(log, i), theta, &seen, &decision, sums.idle == 0) && good;
+			good = dry_json(scout_log_window(log, i), theta, &seen, &decision, on_course) && good;
 		else
 			dry_row(&table, scout_log_window(log, i), theta, &seen, &decision, &scout->config);
 		dry_count(&sums, &seen);

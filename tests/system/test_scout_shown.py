@@ -75,6 +75,9 @@ def not_known():
                         (["--policy", "fixed", "--thetas", "2", "--theta", "2"], r"not known in 4 windows: the run had no shadow of that theta\.\n$")):
         out = phub("dry-run", path, *words)[0]
         check(re.search(told, out, re.S), f"{words}: {out}")
+    holds(phub("dry-run", path, "--thetas", "1,2", "--sigma", "0.5")[0], "hill again: known until step 10", r"\nUntil step 10 it would have sent 5\.0 KB a site in exchanges, and 1\.0 KB of what")
+    out = phub("dry-run", path, "--thetas", "2,3")[0]
+    check("known until step 0." in out and "would have sent" not in out.split("is not known.", 1)[1], out)
     course = [line["on_course"] for line in lines(phub("dry-run", path, "--thetas", "1,5", "--sigma", "0.5", "--json")[0])]
     check(course == [True, True, False, False], str(course))
     untold = made("untold", [{"bytes": None}] * 2, {})
@@ -170,6 +173,23 @@ def kinds_of_theta():
     check(len(flat) == 1 and flat[0][0] == 110 and flat[0][2] == 610, f"one that stays: {flat}")
     texts, _ = panel("kinds.svg", "Theta: Gaia")
     check(ticks_of(texts)[-2:] == ["0.1", "0.2"] and "part of a weight" in texts and "climbs" not in texts, str(texts))
+
+
+def thetas_that_overlap():
+    """plot: runs at one theta are all to be seen, and where it is"""
+    thetas = [10, 5, 5, 2, 1, 1, 20, 20]
+    path, twin = (made(name, [{"theta": theta} for theta in thetas], {"theta": 20}, thetas=[1, 2, 5, 10, 20]) for name in ("one", "twin"))
+    phub("plot", path, twin, "--out", "overlap.svg")
+    _, drawn = panel("overlap.svg", "Theta")
+    ticks = {y1 for stroke, _, y1, _, y2 in drawn if stroke == "#e4e4e4" and y1 == y2}
+    seen = {colour: [(x1, x2, y1) for stroke, x1, y1, x2, y2 in drawn if stroke == colour and y1 == y2 and x2 <= 610] for colour in ("#0072b2", "#d55e00")}
+    check({y for pieces in seen.values() for _, _, y in pieces} <= ticks and len(ticks) == 5, f"{ticks}: {seen}")
+    pieces = sorted(x for one in seen.values() for x in one)
+    check(pieces[0][0] == 110 and all(b <= a + 0.2 for a, b in zip([p[1] for p in pieces], [*[p[0] for p in pieces[1:]], 610])), f"gaps: {pieces}")
+    for colour, one in seen.items():
+        check(200 < sum(x2 - x1 for x1, x2, _ in one) < 300, f"{colour}: {one}")
+    phub("plot", path, "--out", "overlap.svg")
+    check(len([line for line in panel("overlap.svg", "Theta")[1] if line[0] == "#0072b2" and line[2] == line[4]]) == 5 + 1, "a line in pieces")
 
 
 def to_the_end():
@@ -339,4 +359,4 @@ def run_of_no_numbers():
 
 if __name__ == "__main__":
     os.environ["BUILD"] = str(rig.BUILD)
-    rig.run([gaps, fewer, not_known, spent, trials, heat, kinds_of_theta, to_the_end, texts_in_pictures, plot_that_cannot_be_written, plot_fails_early, seeds, run_was_killed, run_of_dgc, models_that_are_one, run_of_no_numbers])
+    rig.run([gaps, fewer, not_known, spent, trials, heat, kinds_of_theta, thetas_that_overlap, to_the_end, texts_in_pictures, plot_that_cannot_be_written, plot_fails_early, seeds, run_was_killed, run_of_dgc, models_that_are_one, run_of_no_numbers])
