@@ -127,19 +127,14 @@ static void compare_unlike_spent(const struct compare *c)
 /* In what the runs are not one beside the other. */
 static void compare_unlike(const struct compare *c)
 {
-	const struct scout_log *logs = c->logs;
-	bool steps = false, sites = false, model = false;
+	struct scout_log_unlike unlike = {false};
+	char text[SCOUT_LOG_UNLIKE_BYTES];
 
-	for (unsigned i = 1; i < c->count; i++) {
-		steps = steps || c->totals[i].t != c->totals[0].t;
-		sites = sites || scout_log_number(logs[i].run, "sites") != scout_log_number(logs[0].run, "sites");
-		model = model ||
-			scout_log_number(logs[i].run, "model_bytes") != scout_log_number(logs[0].run, "model_bytes");
-	}
-	if (steps || sites || model)
-		printf("Take care: these runs differ in%s%s%s, and bytes, accuracy and the front are of whole runs.\n",
-			steps ? " steps" : "", sites ? (steps ? ", sites" : " sites") : "",
-			model ? (steps || sites ? ", the model's size" : " the model's size") : "");
+	for (unsigned i = 1; i < c->count; i++)
+		scout_log_differ(c->logs, c->totals, 0, i, &unlike);
+	if (*scout_log_unlike_text(&unlike, text))
+		printf("Take care: these runs differ in %s, and bytes, accuracy and the front are of whole runs.\n",
+			text);
 }
 
 static void compare_legend(const struct compare *c)

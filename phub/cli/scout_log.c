@@ -516,6 +516,24 @@ bool scout_log_on_front(const struct scout_log_total *totals, unsigned count, un
 	return true;
 }
 
+void scout_log_differ(const struct scout_log *logs, const struct scout_log_total *totals, unsigned a, unsigned b,
+	struct scout_log_unlike *unlike)
+{
+	const json_t *one = logs[a].run, *other = logs[b].run;
+
+	unlike->steps = unlike->steps || totals[a].t != totals[b].t;
+	unlike->sites = unlike->sites || scout_log_number(one, "sites") != scout_log_number(other, "sites");
+	unlike->model = unlike->model || scout_log_number(one, "model_bytes") != scout_log_number(other, "model_bytes");
+}
+
+const char *scout_log_unlike_text(const struct scout_log_unlike *unlike, char text[SCOUT_LOG_UNLIKE_BYTES])
+{
+	snprintf(text, SCOUT_LOG_UNLIKE_BYTES, "%s%s%s%s%s", unlike->steps ? "steps" : "",
+		unlike->steps && (unlike->sites || unlike->model) ? ", " : "", unlike->sites ? "sites" : "",
+		unlike->sites && unlike->model ? ", " : "", unlike->model ? "the model's size" : "");
+	return text;
+}
+
 /* ---- the controller's configuration ---- */
 
 static unsigned log_reals(const json_t *line, const char *field, double *out, unsigned most)

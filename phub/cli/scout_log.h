@@ -100,11 +100,23 @@ struct scout_log_total scout_log_total(const struct scout_log *log);
 double scout_log_saving(const struct scout_log_total *total);
 
 #define SCOUT_LOG_SAVING_BYTES 64
+#define SCOUT_LOG_UNLIKE_BYTES 64
 /* "4.2 times fewer bytes than BSP", "as many bytes as BSP", "1.05 times as many bytes as BSP". Returns `text`. */
 const char *scout_log_saving_text(double saving, char text[SCOUT_LOG_SAVING_BYTES]);
 
 /* On the Pareto front of bytes and accuracy: no other one sent no more and was as good, and better in one. */
 bool scout_log_on_front(const struct scout_log_total *totals, unsigned count, unsigned which);
+
+/* In what runs are not one beside the other. */
+struct scout_log_unlike {
+	bool steps, sites, model;
+};
+
+/* Adds that in which two of them differ. */
+void scout_log_differ(const struct scout_log *logs, const struct scout_log_total *totals, unsigned a, unsigned b,
+	struct scout_log_unlike *unlike);
+/* "steps, sites, the model's size", or fewer; "": in nothing. Returns `text`. */
+const char *scout_log_unlike_text(const struct scout_log_unlike *unlike, char text[SCOUT_LOG_UNLIKE_BYTES]);
 
 /* What the run's costs are in, and what its links cost: 0 where the log does not say. */
 enum price_unit scout_log_unit(const struct scout_log *log);

@@ -59,6 +59,30 @@ static void front_mark(const struct chart *c, unsigned log, double x, double y)
 		svg_dot(c->file, x, y, 2.5, "#ffffff");
 }
 
+static void front_label(const struct chart *c, unsigned row, const char *text)
+{
+	svg_label(c->file, c->x + c->width + 16, c->y + 9.5 + row * PANEL_ROW, "small", "start", false, text);
+}
+
+/* In two rows, as a picture goes where what is said beside it does not. */
+static void front_name_unlike(const struct panel_page *page, const struct chart *c, unsigned row)
+{
+	struct scout_log_unlike unlike = {false};
+	char text[SCOUT_LOG_UNLIKE_BYTES];
+	int first = -1;
+
+	for (unsigned l = 0; l < page->count; l++) {
+		if (!front_knows(&page->totals[l]))
+			continue;
+		first = first < 0 ? (int)l : first;
+		scout_log_differ(page->logs, page->totals, (unsigned)first, l, &unlike);
+	}
+	if (!*scout_log_unlike_text(&unlike, text))
+		return;
+	front_label(c, row, "Take care: these differ in");
+	front_label(c, row + 1, text);
+}
+
 void panel_front(struct panel_page *page)
 {
 	struct chart c;
@@ -69,7 +93,7 @@ void panel_front(struct panel_page *page)
 		row += front_knows(&page->totals[l]);
 	if (row < 2)
 		return;
-	c = panel_begin(page, FRONT_HEIGHT, row + 2);
+	c = panel_begin(page, FRONT_HEIGHT, row + 5);
 	c.x_log = true;
 	c.x_unit = CHART_BYTES;
 	for (unsigned l = 0; l < page->count; l++)
@@ -89,5 +113,6 @@ void panel_front(struct panel_page *page)
 		panel_label(&c, row++, 44, page->logs[l].name);
 	}
 	if (line)
-		panel_name(&c, row, PANEL_GREY, "5 4", "Pareto front of these");
+		panel_name(&c, row++, PANEL_GREY, "5 4", "Pareto front of these");
+	front_name_unlike(page, &c, row + 1);
 }

@@ -213,7 +213,7 @@ def to_the_end():
 
 
 def texts_in_pictures():
-    """plot: labels of the scale do not touch, however few tensors; names that are long lack what they have in common, and their middle, and those that are alike are paths; the axis of bytes is of runs that are shown"""
+    """plot: labels of the scale do not touch, however few tensors; names that are long lack what they have in common, and their middle, and those that are alike are paths; the axis of bytes is of runs that are shown, and in what they differ is said"""
     long = made("a-name-that-is-longer-than-what-a-legend-has-room-for-1", [{}] * 2, {"accuracy": 0.5})
     phub("plot", made("few", [{"r": [0.5]}] * 2, {"accuracy": 0.6}, tensors=["w"]), long, made("without", [{}] * 2, {"bytes": 1e12, "bytes_travel": 0}), "--out", "few.svg")
     root = xml.etree.ElementTree.parse(FOLDER / "few.svg").getroot()
@@ -228,6 +228,10 @@ def texts_in_pictures():
                         (["weight", "weights"], {"weight", "weights"}), (["\u00e4" * 30, "b"], {"\u00e4" * 10 + "\u2026" + "\u00e4" * 7, "b"})):
         phub("plot", made("names", [{}] * 2, tensors=names), "--out", "names.svg")
         check(told <= set(panel("names.svg", "Alignment")[0]), f"{names}: {panel('names.svg', 'Alignment')[0]}")
+    for windows, run, told in (([{}] * 2, {}, None), ([{}] * 3, {}, "steps"), ([{}] * 3, {"sites": 3, "model_bytes": 7}, "steps, sites, the model's size")):
+        phub("plot", long, made("other", windows, {"accuracy": 0.6, "bytes": 5}, **run), "--out", "unlike.svg")
+        texts, _ = panel("unlike.svg", "Bytes against")
+        check(texts[-2:] == ["Take care: these differ in", told] if told else "Take care" not in "".join(texts), f"{told}: {texts}")
     texts, _ = panel("few.svg", "Bytes against")
     check("few" in texts and "without" not in texts and not any("TB" in text for text in texts) and sum("KB" in text for text in texts) >= 2, str(texts))
     for name in ("x", "y"):
