@@ -80,6 +80,16 @@ static double dry_shadow(const json_t *w, double theta)
 	return NAN;
 }
 
+/* Of local SGD nothing but theta decides what is sent: a model, every theta steps. */
+static double dry_counted(const struct scout_log *log, unsigned window, double theta)
+{
+	const double t = scout_log_number(scout_log_window(log, window), "t"), from = t - scout_log_steps(log, window);
+
+	if (scout_log_algorithm(log) != SITE_LOCAL || !(theta >= 1))
+		return NAN;
+	return (floor(t / theta) - floor(from / theta)) * scout_log_number(log->run, "model_bytes");
+}
+
 static struct plus_window dry_heard(const json_t *w)
 {
 	const json_t *seen = json_object_get(w, "seen");
@@ -116,7 +126,7 @@ static void dry_take(const struct scout_log *log, unsigned window, unsigned at, 
 	seen->loss = scout_log_number(w, "AL");
 	seen->believed = (unsigned)scout_log_number(w, "believed");
 	seen->heard = dry_heard(w);
-	if (seen->shadow && at != window)
+	if (!isnan(seen->bytes) && at != window)
 		return;
 	seen->bytes = scout_log_number(w, "bytes");
 	seen->weighed = scout_log_weighed(w, "bytes");
@@ -184,6 +194,8 @@ static struct dry_window dry_look(const struct scout_log *log, unsigned window, 
 	seen.within = scout_log_weighed(own, "bytes_within");
 	seen.meetings = dry_exchanges(scout, scout_log_text(within, "algorithm"), scout_log_number(within, "theta"));
 	seen.shadow = !isnan(seen.bytes);
+	if (!seen.shadow)
+		seen.bytes = dry_counted(log, window, theta);
 	seen.weighed = steps > period ? seen.bytes * period / steps : seen.bytes;
 	for (unsigned at = window + 1; at-- > 0;) {
 		if (scout_log_number(scout_log_window(log, at), "theta") == theta) {
@@ -532,15 +544,15 @@ int scout_dry_run_run(int argc, char **argv)
 	};
 	const struct args_usage usage = {.command = "phub scout dry-run",
 		.words = "LOG",
-		.about =
-			"What another policy, or other parameters, would have decided on what a run has seen. A run "
-			"sees the\n"
-			"theta that it is at, and no other: where it would have been elsewhere, the last window at "
-			"that\n"
-			"theta stands in (earlier), or nothing is known (unknown) and nothing decided. Bytes come from "
-			"shadows,\n"
-			"where the log has them. scout+ hears what the run's exchanges have shown. It is a hint of "
-			"what to run\nnext, and no measurement.\n",
+		.about = "What another policy, or other parameters, would have decided on what a run has seen. A run "
+			 "sees the\n"
+			 "theta that it is at, and no other: where it would have been elsewhere, the last window at "
+			 "that theta\n"
+			 "stands in (earlier), or nothing is known (unknown) and nothing decided. Bytes come from "
+			 "shadows, where\n"
+			 "the log has them; those of local SGD follow of theta. scout+ hears what the run's exchanges "
+			 "have shown.\n"
+			 "It is a hint of what to run next, and no measurement.\n",
 		.examples = "  phub scout dry-run run.jsonl --policy annealing --sigma 0.02\n",
 		.words_max = 1,
 		.options = options};

@@ -141,10 +141,13 @@ def dry_run_of_others():
     out, _ = phub("dry-run", hill(), "--policy", "fixed", "--thetas", "20", "--theta", "20")
     holds(out, "fixed instead of hill: theta 20 at the end", "which was not tried until then", r"It would have sent 247\.6 KB a site in exchanges \(in \d of 8 windows by shadows\), and 0 B of what is tried elsewhere;\nthe run sent [\d.]+ MB, and 247\.6 KB\.")
     out, _ = phub("dry-run", hill(), "--policy", "fixed", "--thetas", "7", "--theta", "7")
-    holds(out, "is not known in 8 windows: the run had no shadow")
+    holds(out, "It would have sent 680.9 KB a site in exchanges, and 0 B")  # 22 exchanges in 160 steps
+    by_shadow, counted = (sum(line["bytes"] for line in lines(phub("dry-run", log, "--policy", "fixed", "--thetas", "20", "--theta", "20", "--json")[0]))
+                          for log in (hill(), changed(hill(), "shadowless", lambda own: [line.replace('"shadow":', '"light":') for line in own])))
+    check(by_shadow == counted, f"{by_shadow} bytes by shadows, {counted} counted")
     told = lines(phub("dry-run", hill(), "--thetas", "7,10", "--theta", "10", "--json")[0])
     check(told[0]["next"] == 7 and all((line["next"], line["action"], line["known"]) == (7, None, "unknown") for line in told[1:]), str(told))
-    holds(phub("dry-run", hill(), "--thetas", "7,10", "--theta", "10")[0], r"hill again: known until step 20\. It has decided nothing in 7 windows",
+    holds(phub("dry-run", hill(), "--thetas", "7,10", "--theta", "10")[0], r"hill again: known until step 40\. It has decided nothing in 7 windows",
           "the run has not tried this theta yet")
     fixed = changed(hill(), "fixed", lambda own: [own[0].replace('"hill"', '"fixed"')] + [
         json.dumps({**json.loads(line), "AL": None, "theta": 10, "next": 10}) + "\n" for line in own[1:]])
