@@ -10,13 +10,15 @@ starts a box and five of these, with a scout that sets theta. At a box that runs
     torchrun --redirects 1 --tee 1 --nproc_per_node 5 deploy/demo/sites.py --skew 60 --theta 20
 
 (Only Debian 12's torch 1.13 needs --redirects and --tee.) --skew is how many percent of the images are dealt out by class,
-the rest by turns. Rank 0 prints the accuracy of the mean of all sites' models on the test set, and what a site has sent in training:
+the rest by turns; with --drift they are dealt out anew on the way, and nothing tells the sites but their data. Rank 0 prints the accuracy of the mean of all sites' models on the test set, and what a site has sent in training:
 as the log has it, where there is one, and so as `phub scout compare` shows it; else what this site has. That mean is formed when
 all is over, for the score alone, and its bytes are told apart.
 """
 
 import argparse
+import contextlib
 import json
+import math
 import os
 import sys
 
@@ -29,6 +31,7 @@ import phub.torch
 
 GRIDS = {"bsp": [1], "gaia": [0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3], "local": [1, 2, 5, 10, 20, 50, 100], "dgc": [0.1, 0.03, 0.01, 0.003, 0.001]}
 POLICIES = ("fixed", "hill", "stochastic", "annealing", "scout+")
+OUTERS = ("average", "momentum", "nesterov", "adagrad", "adam", "yogi")
 NORMS = {"none": lambda channels: [], "batch": lambda channels: [torch.nn.BatchNorm2d(channels)],
          "group": lambda channels: [torch.nn.GroupNorm(2, channels)]}  # fmt: skip
 PARTS = {"train": ("train", slice(20000)), "valid": ("train", slice(-5000, None)), "test": ("t10k", slice(None))}
@@ -87,15 +90,42 @@ def batches(count, seed):
 # ---- training ----
 
 
-def open_site(net, images, labels, url=None, scout=None, **options):
+class Share:
+    """What is this site's of all images: `skews` has percent, by the step from which on they are dealt out so, the first of them 0."""
+
+    def __init__(self, rank, world, skews, seed=1):
+        self.rank, self.world, self.skews, self.seed = rank, world, skews, seed
+        self.all = read("train")
+        self.take(0)
+
+    def take(self, step):
+        """(images, labels) where they are others from this step on, else None."""
+        if step not in self.skews:
+            return None
+        mine = deal(self.all[1], self.rank, self.world, self.skews[step], self.seed)
+        self.now = tuple(part[mine] for part in self.all)
+        return self.now
+
+    def evaluate(self, model, draw, samples):
+        return phub.torch.classification(*self.now)(model, draw, samples)
+
+
+def open_site(net, images, labels, url=None, scout=None, evaluate=None, **options):
     """A site that begins to train: collective."""
-    return phub.torch.Site(net, url, scout=scout, evaluate=phub.torch.classification(images, labels), samples=len(labels), momentum=0.9,
-                           weight_decay=DECAY, rate_first=RATE, clip=1, warmup=100, **options)  # fmt: skip
+    return phub.torch.Site(net, url, scout=scout, evaluate=evaluate or phub.torch.classification(images, labels), samples=len(labels),
+                           momentum=0.9, weight_decay=DECAY, rate_first=RATE, clip=1, warmup=100, **options)  # fmt: skip
 
 
-def train(site, net, images, labels, steps, seed, told):
-    """All steps; told(step, loss) after each."""
-    for step, chosen in zip(range(steps), batches(len(labels), seed)):
+def train(site, net, images, labels, steps, seed, told, take=lambda step: None):
+    """All steps; take(step) before each, as Share has it, and told(step, loss) after each."""
+    drawn = batches(len(labels), seed)
+    for step in range(steps):
+        others = take(step) if step > 0 else None
+        if others:
+            images, labels = others
+            drawn = batches(len(labels), seed)
+            site.set_samples(len(labels))
+        chosen = next(drawn)
         net.zero_grad(set_to_none=True)
         loss = None
         if len(chosen):
@@ -143,10 +173,31 @@ def score(net, images, labels):
 # ---- as a script ----
 
 
-def percent(text):
-    if not 0 <= float(text) <= 100:
-        raise argparse.ArgumentTypeError(f"{text}: allowed are 0 to 100")
-    return float(text)
+def number(convert, allowed, good):
+    """A type of argparse's."""
+
+    def taken(text):
+        with contextlib.suppress(ValueError):
+            if good(convert(text)):
+                return convert(text)
+        raise argparse.ArgumentTypeError(f"{text}: allowed are {allowed}")
+
+    return taken
+
+
+percent = number(float, "0 to 100", lambda x: 0 <= x <= 100)
+whole = number(int, "1 to 2^32 - 1", lambda x: 1 <= x < 2**32)
+
+
+def drift(text):
+    """{step: percent}"""
+    found = {}
+    for part in text.split(","):
+        step, _, skew = part.partition(":")
+        if not skew or not step.isdecimal() or int(step) <= max(found, default=0):
+            raise argparse.ArgumentTypeError(f"{text}: allowed is STEP:PERCENT,... with steps from 1 on that rise")
+        found[int(step)] = percent(skew)
+    return found
 
 
 def arguments():
@@ -155,15 +206,25 @@ def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--url", help="of the job; $PHUB_URL, else phub://127.0.0.1/default")
     parser.add_argument("--skew", type=percent, default=60, help="percent (%(default)s)")
+    parser.add_argument("--drift", type=drift, default={}, metavar="STEP:PERCENT,...", help="another skew from a step on")
     parser.add_argument("--norm", choices=list(NORMS), default="group", help="normalization (%(default)s)")
     parser.add_argument("--algorithm", choices=list(GRIDS), default=given("PHUB_SCOUT_ALGORITHM", "local"), help="(%(default)s)")
-    parser.add_argument("--theta", type=float, help="the paper's; with a policy, where it begins")
+    parser.add_argument("--outer", choices=OUTERS, default="average", help="of local, what is made of the mean: nesterov is DiLoCo's (%(default)s)")
+    parser.add_argument("--theta", type=number(float, "numbers from 0 on", lambda x: 0 <= x < math.inf), help="the paper's; with a policy, where it begins")
     parser.add_argument("--policy", choices=POLICIES, default=given("PHUB_SCOUT_POLICY"), help="of a scout, which sets theta")
-    parser.add_argument("--period", type=int, default=50, help="steps between its decisions (%(default)s)")
-    parser.add_argument("--steps", type=int, default=STEPS, help="(%(default)s)")
-    parser.add_argument("--seed", type=int, default=1, help="of weights, images and their order (%(default)s)")
+    parser.add_argument("--period", type=whole, default=50, help="steps between its decisions (%(default)s)")
+    parser.add_argument("--steps", type=whole, default=STEPS, help="(%(default)s)")
+    parser.add_argument("--seed", type=number(int, "0 to 2^32", lambda x: 0 <= x <= 2**32), default=1, help="of weights, images and their order (%(default)s)")
     parser.add_argument("--log", help="of the run and the scout's decisions, lines of JSON")
-    return parser.parse_args()
+    a = parser.parse_args()
+    for name, allowed in (("algorithm", GRIDS), ("policy", POLICIES)):  # the environment's
+        if getattr(a, name) not in (None, *allowed):
+            parser.error(f"PHUB_SCOUT_{name.upper()}={getattr(a, name)}: allowed are {', '.join(allowed)}")
+    if a.outer != "average" and a.algorithm != "local":
+        parser.error(f"--outer is of local SGD, and the algorithm is {a.algorithm}")
+    if max(a.drift, default=0) >= a.steps:
+        parser.error(f"--drift: step {max(a.drift)} is not before the last of {a.steps}")
+    return a
 
 
 def scout_of(a):
@@ -217,12 +278,11 @@ def main():
     rank, world = phub.launched()
     if rank == 0 and world == 1:
         print("sites.py: one site alone; for several: phub scout run --sites 5 -- deploy/demo/sites.py", file=sys.stderr)
-    images, labels = read("train")
-    mine = deal(labels, rank, world, a.skew, a.seed)
-    images, labels = images[mine], labels[mine]
+    share = Share(rank, world, {0: a.skew, **a.drift}, a.seed)
     net = make_net(a.norm, a.seed)
-    site = open_site(net, images, labels, a.url, scout_of(a), algorithm=a.algorithm, theta=None if a.policy else a.theta, log=a.log)
-    train(site, net, images, labels, a.steps, a.seed * world + rank, teller(site) if rank == 0 else lambda step, loss: None)
+    site = open_site(net, *share.now, a.url, scout_of(a), share.evaluate, algorithm=a.algorithm, theta=None if a.policy else a.theta,
+                     outer=a.outer, log=a.log)  # fmt: skip
+    train(site, net, *share.now, a.steps, a.seed * world + rank, teller(site) if rank == 0 else lambda step, loss: None, share.take)
     state = site.state
     there = site.ranks  # those that are lost do not come to take a mean
     bytes_mean = average(net, a.url, there)

@@ -5,7 +5,9 @@
 This process only forks: whatever computes runs in workers, so that no thread of torch is lost at a fork.
 """
 
+import contextlib
 import errno
+import io
 import json
 import linecache
 import math
@@ -735,11 +737,56 @@ def test_example_refuses(box):
     """A line, and no traceback."""
     if no_data():
         return no_data()
-    for words, status, text in ((["--skew", "101"], 2, "101: allowed are 0 to 100"), (["--theta", "0.5"], 1, "cannot have a theta of 0.5"),
+    for words, status, text in ((["--steps", "-3"], 2, "--steps: -3: allowed are 1 to 2^32 - 1"), (["--theta", "0.5"], 1, "cannot have a theta of 0.5"),
                                 (["--policy", "hill", "--theta", "3"], 1, "3.0 is not in the grid")):
         done = subprocess.run([EXAMPLE, "--url", box.url("refused"), *words], capture_output=True, text=True, stdin=subprocess.DEVNULL,
                               timeout=rig.RESULT_S)
         assert done.returncode == status and text in done.stderr and "Traceback" not in done.stderr and not done.stdout, done
+    return None
+
+
+def refuses(rank):
+    """What cannot be is refused before anything begins."""
+    sys.path.insert(0, str(EXAMPLE.parent))
+    import sites
+
+    whole, seen = "allowed are 1 to 2^32 - 1", io.StringIO()
+    for words, text in (("--steps x", whole), ("--steps 0", whole), ("--period 0", whole), ("--theta nan", "nan: allowed are numbers from 0 on"),
+                        ("--theta -1", "-1: allowed are numbers from 0 on"), ("--seed -1", "-1: allowed are 0 to 2^32"), ("--skew 101", "101: allowed are 0 to 100"),
+                        ("--skew nan", "nan: allowed are 0 to 100"), ("--drift 5", "5: allowed is STEP:PERCENT,... with steps from 1 on that rise"),
+                        ("--drift 9:1,9:2", "that rise"), ("--drift 9:101", "101: allowed are 0 to 100"),
+                        ("--drift 20:9 --steps 20", "--drift: step 20 is not before the last of 20"),
+                        ("--outer adam --algorithm dgc", "--outer is of local SGD, and the algorithm is dgc")):
+        sys.argv = ["sites.py", *words.split()]
+        with raises(SystemExit, "2"), contextlib.redirect_stderr(seen):
+            sites.arguments()
+        assert text in seen.getvalue().splitlines()[-1], (words, seen.getvalue())
+    os.environ["PHUB_SCOUT_ALGORITHM"] = "fedavg"
+    sys.argv = ["sites.py"]
+    with raises(SystemExit, "2"), contextlib.redirect_stderr(seen):
+        sites.arguments()
+    assert "PHUB_SCOUT_ALGORITHM=fedavg: allowed are bsp, gaia, local, dgc" in seen.getvalue(), seen.getvalue()
+    return None
+
+
+def test_example_refuses_words(_):
+    return no_data() or workers(1, refuses)[0]
+
+
+def test_example_drifts(box):
+    """Images are dealt out anew at a step, and the outer optimizer is the product's."""
+    if no_data():
+        return no_data()
+    found = []
+    for more in ([], ["--drift", "8:100"], ["--outer", "nesterov"]):
+        with tempfile.TemporaryDirectory() as folder:
+            command = [rig.BUILD / "phub", "scout", "run", "--sites", "2", "--box", box.url(f"drifts{len(found)}"), "--out", f"{folder}/log", "--", EXAMPLE,
+                       "--steps", "16", "--theta", "4", "--skew", "0", *more]
+            done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=rig.RESULT_S)
+            assert done.returncode == 0, done
+            end = json.loads(pathlib.Path(folder, "log").read_text().splitlines()[-1])
+        found.append((end["accuracy"], end["loss"]))
+    assert len(set(found)) == 3, found
     return None
 
 
@@ -760,6 +807,10 @@ def deals(rank):
     epochs = torch.cat([next(drawn) for _ in range(5)])  # of 20: two epochs
     assert torch.equal(epochs.sort().values, torch.arange(50).repeat_interleave(2)), epochs
     assert len(parts) == 1 and len(next(sites.batches(0, 1))) == 0
+    share = sites.Share(0, 2, {0: 0, 7: 100}, seed=4)  # which drifts
+    first = share.now
+    assert share.take(6) is None and share.now is first and abs(float((first[1] % 2 == 0).float().mean()) - 0.5) < 0.02
+    assert share.take(7) is share.now and bool((share.now[1] % 2 == 0).all()), share.now
     return None
 
 
@@ -790,4 +841,4 @@ def test_example_deals(_):
 if __name__ == "__main__":
     sys.stdout.flush()
     rig.run([test_scout, test_average, test_errors, test_logs, test_nested, test_leaves, test_as_sgd, test_in_racks, test_scouted, test_wanted, test_fails, test_strict, test_not_finite, test_warned,
-             test_without_samples, test_refused, test_resumed, test_example, test_example_loses, test_example_without_log, test_example_refuses, test_example_counts, test_example_deals], rig.Box())
+             test_without_samples, test_refused, test_resumed, test_example, test_example_loses, test_example_without_log, test_example_refuses, test_example_refuses_words, test_example_drifts, test_example_counts, test_example_deals], rig.Box())
