@@ -79,6 +79,17 @@ double sequence_radius(const struct sequence *s, double alpha, uint64_t best)
 	return sequence_deviation(s) * sqrt(2 * scaled / (t * t * rho) * exact_log(sqrt(scaled) / alpha));
 }
 
+void evidence_add(struct evidence *evidence, double x, double enough)
+{
+	double begins;
+
+	if (isnan(x))
+		return;
+	evidence->count++;
+	begins = 1 / ((double)evidence->count * ((double)evidence->count + 1));
+	evidence->odds = fmin(enough, (evidence->odds + begins) * exact_exp(fmin(x, EVIDENCE_MOST) - 0.5));
+}
+
 enum watch_alarm watch_add(struct watch *w, double x, double slack, double bound)
 {
 	double beyond;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Numbers that are looked at while they come in: a mean with an interval that holds at all times, and a watch for the
- * moment at which a series leaves its level. The same numbers in the same order give the same bits on each machine. No
- * I/O, clock or memory; one thread at a time.
+ * Numbers that are looked at while they come in: a mean with an interval that holds at all times, evidence that adds up
+ * until it is certain, and a watch for the moment at which a series leaves its level. The same numbers in the same
+ * order give the same bits on each machine. No I/O, clock or memory; one thread at a time.
  */
 #ifndef PHUB_CLIENT_SCOUT_SEQUENCE_H
 #define PHUB_CLIENT_SCOUT_SEQUENCE_H
@@ -36,6 +36,24 @@ double sequence_deviation(const struct sequence *s);
 #define SEQUENCE_LEAST 4u
 
 double sequence_radius(const struct sequence *s, double alpha, uint64_t best);
+
+/*
+ * Is the mean of a series above 0, from some number on? Each number, in units of its own deviation, is a likelihood
+ * ratio: of a mean of 1 beside one of 0, e^(x - 1/2). `odds` is the sum over all numbers that it may have begun with,
+ * number j weighing 1 / (j (j + 1)), of the product of those since: an e-process (Shin, Ramdas, Rinaldo: E-detectors,
+ * 2022, with weights in place of a rate). Where no mean is above 0, whatever was before it, and chance no wilder than
+ * normal, odds are ever 1 / alpha or more with a probability of alpha at most, so that one may look after each number.
+ * One number alone says little: it counts for EVIDENCE_MOST at most. All zeros: nothing yet.
+ */
+#define EVIDENCE_MOST 2.0
+
+struct evidence {
+	uint64_t count;
+	double odds;
+};
+
+/* Odds above `enough` are `enough`, so that numbers which say otherwise are heard soon. Of NaN nothing is added. */
+void evidence_add(struct evidence *evidence, double x, double enough);
 
 /*
  * Page and Hinkley's test, to both sides: has a series left the level that it had? Each number less the mean so far is
