@@ -530,7 +530,7 @@ enum phub_scout_action {
 	PHUB_SCOUT_TIGHTENS = 1,
 	PHUB_SCOUT_LOOSENS = 2,
 	PHUB_SCOUT_FALLS_BACK = 3, /* too few reports: the loosest theta that was safe, after `patience` the tightest */
-	PHUB_SCOUT_CANNOT = 4,     /* no theta will mend what it sees: the reason says what might; the tightest */
+	PHUB_SCOUT_CANNOT = 4,     /* no theta will mend what it sees: the reason says what might */
 };
 
 struct phub_scout_decision {

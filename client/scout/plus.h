@@ -53,9 +53,18 @@
  * data, are not (beyond `guard`, and twice as large, in two trials in a row), models have drifted apart: ease halves,
  * it goes tight until trials there say that the mean model is sound, and measures anew. When even the tightest theta
  * does not help, models as they are evaluated are not those that were trained: batch normalization, whose running
- * statistics are those of no site. It says so, and what would mend it, and theta stays the tightest. Sound again is
- * what is no more than half as far beyond. What it looks for shows on few samples: so are the first two trials
- * (PLUS_FEW each), which come the sooner for it, and those where the last one was beyond half of `guard`.
+ * statistics are those of no site. It says so, and what would mend it. Talking more makes that worse, not better
+ * (plus.c), so theta is what it would be without, until a trial at the tightest says that the mean model is sound
+ * again: no more than half as far beyond. What it looks for shows on few samples: so are the first two trials (PLUS_FEW
+ * each), which come the sooner for it, and those where the last one was beyond half of `guard`.
+ *
+ * The mean of few sites loses less, and for good. So trials where sites talk at each step, beside what sites lost in
+ * the window before that on their own, are evidence that adds up (sequence.h): each counts by what the mean model loses
+ * beyond a tenth of `guard` and what few samples may be off by, as all trials are on the same ones (PLUS_OFF), in units
+ * of what chance does (PLUS_CHANCE), both by the root of how many samples all sites have tried. When after two trials
+ * or more the odds are a quarter, it is in doubt, and stays where sites talk at each step, for six windows at most,
+ * until they are less, or 2 / alpha: that is certain, and told as above, until they are less than a quarter. Of `alpha`
+ * the other half is for the samples. What loses less than a tenth of `guard` it never tells.
  */
 #ifndef PHUB_CLIENT_SCOUT_PLUS_H
 #define PHUB_CLIENT_SCOUT_PLUS_H
@@ -70,6 +79,8 @@
 #define PLUS_PASSES     40u
 #define PLUS_FEW        40u
 #define PLUS_NEAR       0.03
+#define PLUS_OFF        3.0 /* in losses of a sample, as its deviation is; see plus.c */
+#define PLUS_CHANCE     1.5
 
 struct plus_config {
 	double need[PLUS_THETAS_MAX]; /* by theta, see above: 0 for the first, and rising; plus_needs() */
@@ -126,11 +137,12 @@ enum plus_cause {
 	PLUS_BLIND,      /* nothing that can be true was heard */
 	PLUS_APART,      /* the mean model loses much more than sites' own */
 	PLUS_WAITS,      /* until trials at the tightest theta say whether it still does */
+	PLUS_DOUBTS,     /* it loses more even where sites talk at each step; waits until that is certain, or chance */
 	PLUS_NORM,       /* see above: no theta will mend it */
 };
 
 /* What the guard makes of the mean model. */
-enum plus_mean { PLUS_SOUND = 0, PLUS_SUSPECT = 1, PLUS_HOPELESS = 2 };
+enum plus_mean { PLUS_SOUND = 0, PLUS_SUSPECT = 1, PLUS_HOPELESS = 2, PLUS_DOUBTFUL = 3 };
 
 /* Others read. */
 struct plus {
@@ -149,9 +161,14 @@ struct plus {
 	uint32_t before;      /* and at the end of the one before it */
 	enum plus_mean mean;
 	double beyond; /* loss of the mean model beyond sites' own, when it was tried last; NaN: it was not */
-	bool settled;  /* has been, once */
-	double pull;   /* NaN: not measured */
-	double sites;  /* of which it was */
+	double train;  /* sites' own, in the window before; NaN: it is not known */
+	struct evidence apart_tight; /* of trials where sites talk at each step; */
+	double beyond_tight;         /* as `beyond`, of the last of them; NaN: there was none; */
+	double tried_tight;          /* and its samples */
+	unsigned doubted;            /* windows in doubt, since it was not */
+	bool settled;                /* has been, once */
+	double pull;                 /* NaN: not measured */
+	double sites;                /* of which it was */
 	double ease;
 	double rate;    /* that the series began with */
 	double rate_at; /* at which the pull was measured last */
@@ -171,7 +188,7 @@ struct plus {
 struct plus_verdict {
 	enum plus_cause cause;
 	double r, pull;
-	double beyond;       /* as in struct plus */
+	double beyond;       /* as in struct plus; of PLUS_NORM that where sites talk at each step */
 	double gain, radius; /* of probes beyond the usual; NaN, infinite: not known */
 	double extra;        /* as in struct plus */
 	bool enough;         /* it stays, and no looser theta is cheaper: see above */

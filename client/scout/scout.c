@@ -447,6 +447,33 @@ static void scout_say_enough(const struct scout *s, struct scout_decision *d)
 		100 * PLUS_NEAR, s->now.floor, price_unit_name(s->config.price.unit));
 }
 
+/* What the guard makes of the mean model. */
+static void scout_say_mean(const struct scout *s, const struct plus_verdict *v, struct scout_decision *d)
+{
+	const size_t room = sizeof(d->reason);
+	char *to = d->reason;
+
+	if (v->cause == PLUS_APART)
+		snprintf(to, room,
+			"the mean model's loss is %.2f more than the sites' own: models have drifted apart; tight "
+			"until that is mended, then it measures anew",
+			v->beyond);
+	else if (v->cause == PLUS_WAITS)
+		snprintf(to, room, "waits until the mean model, tried at the tightest theta, is sound again");
+	else if (v->cause == PLUS_DOUBTS)
+		snprintf(to, room,
+			"the mean model's loss is more than the sites' own although they talk at each step: tight "
+			"until that is certain (odds of %.2g, of %g) or was chance",
+			s->plus.apart_tight.odds, 2 / s->config.plus.alpha);
+	else
+		snprintf(to, room,
+			"the mean model's loss is %.2f more than the sites' own even where they talk at each step: "
+			"batch "
+			"normalization by statistics of no site? No theta mends that; group normalization does; or "
+			"evaluate() tries other data",
+			v->beyond);
+}
+
 static void scout_say_why(const struct scout *s, const struct plus_verdict *v, struct scout_decision *d)
 {
 	const struct plus *p = &s->plus;
@@ -495,19 +522,10 @@ static void scout_say_why(const struct scout *s, const struct plus_verdict *v, s
 			p->blind);
 		break;
 	case PLUS_APART:
-		snprintf(to, room,
-			"the mean model's loss is %.2f more than the sites' own: models have drifted apart; tight "
-			"until that is mended, then it measures anew",
-			v->beyond);
-		break;
 	case PLUS_WAITS:
-		snprintf(to, room, "waits until the mean model, tried at the tightest theta, is sound again");
-		break;
+	case PLUS_DOUBTS:
 	case PLUS_NORM:
-		snprintf(to, room,
-			"the mean model's loss is %.2f more than the sites' own although they talk at each step: batch "
-			"normalization by statistics that no site has? No theta mends that; group normalization does",
-			v->beyond);
+		scout_say_mean(s, v, d);
 		break;
 	}
 }

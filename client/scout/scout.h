@@ -99,7 +99,7 @@ enum scout_action {
 	SCOUT_TIGHTENS = 1,
 	SCOUT_LOOSENS = 2,
 	SCOUT_FALLS_BACK = 3, /* too few reports: the loosest theta that was safe, or the tightest */
-	SCOUT_CANNOT = 4,     /* no theta will mend what it sees; the tightest */
+	SCOUT_CANNOT = 4,     /* no theta will mend what it sees; theta is as it would be without */
 };
 
 struct scout_decision {
@@ -178,7 +178,7 @@ int scout_observe(
 	struct scout *scout, const struct scout_report *reports, unsigned sites, struct scout_decision *decision);
 
 /* What a scout is, for a checkpoint or a site that comes: little-endian, with a version and a CRC32C. */
-#define SCOUT_SAVED_WORDS (8u + 2u * SCOUT_THETAS_MAX + 54u)
+#define SCOUT_SAVED_WORDS (8u + 2u * SCOUT_THETAS_MAX + 60u)
 #define SCOUT_SAVED_BYTES (8u * SCOUT_SAVED_WORDS)
 
 void scout_save(const struct scout *scout, uint8_t out[SCOUT_SAVED_BYTES]);

@@ -9,7 +9,7 @@
 
 #include "phub/base/crc.h"
 
-enum { SAVED_VERSION = 5 };
+enum { SAVED_VERSION = 6 };
 
 /* The list goes over words that are written, or read. */
 struct saved {
@@ -98,6 +98,12 @@ static void saved_plus(struct saved *s, struct plus *p)
 	saved_whole(s, &phase);
 	p->mean = (enum plus_mean)phase;
 	saved_number(s, &p->beyond);
+	saved_number(s, &p->train);
+	saved_word(s, &p->apart_tight.count);
+	saved_number(s, &p->apart_tight.odds);
+	saved_number(s, &p->beyond_tight);
+	saved_number(s, &p->tried_tight);
+	saved_whole(s, &p->doubted);
 	saved_truth(s, &p->settled);
 	saved_number(s, &p->pull);
 	saved_number(s, &p->sites);
@@ -214,7 +220,7 @@ int scout_load(struct scout *scout, const uint8_t *in, size_t bytes, struct err 
 	saved_list(&s, &loaded);
 	if (loaded.index >= loaded.config.theta_count || loaded.plus.target >= loaded.config.theta_count ||
 		loaded.plus.back >= loaded.config.theta_count || (unsigned)loaded.plus.phase > PLUS_PROBES ||
-		(unsigned)loaded.plus.last > PLUS_PROBES)
+		(unsigned)loaded.plus.last > PLUS_PROBES || (unsigned)loaded.plus.mean > PLUS_DOUBTFUL)
 		return err_set(e, -EBADMSG, "the scout's state has theta %u of a grid of %u", loaded.index,
 			loaded.config.theta_count);
 	*scout = loaded;

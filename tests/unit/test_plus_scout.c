@@ -123,6 +123,58 @@ static struct scout_config priced(enum site_algorithm algorithm, const double *t
 	return c;
 }
 
+/* Evidence that the mean model is hopeless is kept, too, and reasons have it; a state that is none is not taken. */
+static void test_says_doubt(void **state)
+{
+	struct scout_config c;
+	struct scout one, twin;
+	uint8_t saved[SCOUT_SAVED_BYTES];
+	unsigned doubts = 0, told = 0;
+	struct err e;
+
+	(void)state;
+	scout_defaults(&c);
+	c.policy = SCOUT_PLUS;
+	memcpy(c.thetas, grid, sizeof(grid));
+	c.theta_count = THETAS;
+	c.model_bytes = MODEL;
+	assert_int_equal(plus_needs(&c.plus, SITE_LOCAL, grid, THETAS), 0);
+	assert_int_equal(scout_init(&one, &c, &e), 0);
+	for (unsigned i = 0; i < 60 && told < 12; i++) {
+		struct scout_report reports[SITES];
+		struct scout_decision a, b;
+
+		for (unsigned k = 0; k < SITES; k++)
+			reports[k] = (struct scout_report){.bytes = (uint64_t)MODEL * c.period,
+				.trained = 1000,
+				.train = 0.5,
+				.tried = one.tries,
+				.before = 0.8,
+				.after = 0.8};
+		assert_int_equal(scout_init(&twin, &c, &e), 0);
+		scout_save(&one, saved);
+		assert_int_equal(scout_load(&twin, saved, sizeof(saved), &e), 0);
+		assert_true(twin.plus.tried_tight == one.plus.tried_tight);
+		assert_true(twin.plus.doubted == one.plus.doubted);
+		assert_true(isnan(one.plus.beyond_tight) || twin.plus.beyond_tight == one.plus.beyond_tight);
+		scout_hear_all(&one, 10, 10, 0.02, 1.0 / SITES, 0.1);
+		scout_hear_all(&twin, 10, 10, 0.02, 1.0 / SITES, 0.1);
+		assert_int_equal(scout_observe(&one, reports, SITES, &a), 0);
+		assert_int_equal(scout_observe(&twin, reports, SITES, &b), 0);
+		assert_string_equal(a.reason, b.reason);
+		assert_true(a.theta == b.theta && a.action == b.action && a.tries == b.tries);
+		doubts += strstr(a.reason, "more than the sites' own although they talk at each step") != NULL &&
+			  strstr(a.reason, " of 40) or was chance") != NULL;
+		told += a.action == SCOUT_CANNOT;
+		assert_true((a.action == SCOUT_CANNOT) ==
+			    (strstr(a.reason, "group normalization does; or evaluate() tries other data") != NULL));
+	}
+	assert_true(doubts > 0 && told == 12 && scout_theta(&one) == 1);
+	one.plus.mean = (enum plus_mean)(PLUS_DOUBTFUL + 1);
+	scout_save(&one, saved);
+	assert_int_equal(scout_load(&twin, saved, sizeof(saved), &e), -EBADMSG);
+}
+
 /* What a window has cost, and what of it theta does not change: by the unit, in both classes of links. */
 static void test_floor(void **state)
 {
@@ -230,6 +282,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_scout),
+		cmocka_unit_test(test_says_doubt),
 		cmocka_unit_test(test_floor),
 		cmocka_unit_test(test_says_worth),
 		cmocka_unit_test(test_says_enough),
