@@ -572,6 +572,8 @@ unsigned plus_next(struct plus *p, const struct plus_config *c, const struct plu
 	v->beyond = v->cause == PLUS_NORM && !isnan(p->beyond_tight) ? p->beyond_tight : p->beyond;
 	v->extra = p->extra;
 	v->enough = p->phase == PLUS_STAYS && next == p->enough && next + 1 < count;
+	v->all = p->phase == PLUS_STAYS && next == index && count > 1 && w->bytes >= (1 - PLUS_NEAR) * w->bytes_bsp &&
+		 w->bytes_bsp > 0;
 	v->tries = plus_tries(p, c);
 	p->before = p->asked;
 	p->asked = v->tries;

@@ -192,6 +192,7 @@ struct plus_verdict {
 	double gain, radius; /* of probes beyond the usual; NaN, infinite: not known */
 	double extra;        /* as in struct plus */
 	bool enough;         /* it stays, and no looser theta is cheaper: see above */
+	bool all;            /* it stays, and has sent no less than BSP does, but for PLUS_NEAR */
 	uint32_t tries;      /* samples that a site may try the mean model on now, as the window has ended; 0: none */
 };
 

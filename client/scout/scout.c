@@ -474,6 +474,13 @@ static void scout_say_mean(const struct scout *s, const struct plus_verdict *v, 
 			v->beyond);
 }
 
+static void scout_say_all(struct scout_decision *d)
+{
+	const size_t used = strlen(d->reason);
+
+	snprintf(d->reason + used, sizeof(d->reason) - used, "; it sends what BSP does");
+}
+
 static void scout_say_why(const struct scout *s, const struct plus_verdict *v, struct scout_decision *d)
 {
 	const struct plus *p = &s->plus;
@@ -544,6 +551,8 @@ static unsigned scout_follow(struct scout *s, struct scout_decision *d)
 	scout_say_why(s, &v, d);
 	if (v.enough)
 		scout_say_enough(s, d);
+	if (v.all)
+		scout_say_all(d);
 	d->pull = v.pull;
 	d->gain = v.gain;
 	d->extra = v.extra;

@@ -123,6 +123,41 @@ static struct scout_config priced(enum site_algorithm algorithm, const double *t
 	return c;
 }
 
+/* Where it stays and saves nothing it says so, and nowhere else. */
+static void test_says_all(void **state)
+{
+	static const double thetas[] = {1, 2};
+	static const struct {
+		double pull;
+		uint64_t bytes;
+		bool says;
+	} cases[] = {{500, 25 * MODEL, true}, {500, 24 * MODEL, false}, {500, 98 * 25 * MODEL / 100, true},
+		{0, 25 * MODEL / 2, false}};
+
+	(void)state;
+	for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		struct scout_config c = priced(SITE_LOCAL, thetas, 2);
+		struct scout s;
+		struct err e;
+
+		assert_int_equal(scout_init(&s, &c, &e), 0);
+		for (unsigned k = 0; k < 12; k++) {
+			struct scout_report reports[SITES];
+			struct scout_decision d;
+
+			for (unsigned j = 0; j < SITES; j++)
+				reports[j] = (struct scout_report){
+					.bytes = s.index > 0 || i > 0 ? cases[i].bytes : 25 * MODEL, .exchanges = 25};
+			scout_hear_all(&s, 10, 1 + cases[i].pull, 1.0 / SITES, 1.0 / SITES, 0.1);
+			assert_int_equal(scout_observe(&s, reports, SITES, &d), 0);
+			assert_true((strstr(d.reason, "; it sends what BSP does") != NULL) ==
+				    (cases[i].says && s.plus.phase == PLUS_STAYS));
+		}
+		assert_int_equal(s.plus.phase, PLUS_STAYS);
+		assert_int_equal(s.index, cases[i].pull == 0);
+	}
+}
+
 /* Evidence that the mean model is hopeless is kept, too, and reasons have it; a state that is none is not taken. */
 static void test_says_doubt(void **state)
 {
@@ -168,6 +203,7 @@ static void test_says_doubt(void **state)
 		told += a.action == SCOUT_CANNOT;
 		assert_true((a.action == SCOUT_CANNOT) ==
 			    (strstr(a.reason, "group normalization does; or evaluate() tries other data") != NULL));
+		assert_true(told < 12 || strstr(a.reason, "tries other data; it sends what BSP does"));
 	}
 	assert_true(doubts > 0 && told == 12 && scout_theta(&one) == 1);
 	one.plus.mean = (enum plus_mean)(PLUS_DOUBTFUL + 1);
@@ -282,6 +318,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_scout),
+		cmocka_unit_test(test_says_all),
 		cmocka_unit_test(test_says_doubt),
 		cmocka_unit_test(test_floor),
 		cmocka_unit_test(test_says_worth),
