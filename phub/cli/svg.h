@@ -18,7 +18,7 @@ FILE *svg_open(const char *path, unsigned width, unsigned height, struct beside 
  * what was there is as it was. */
 int svg_close(FILE *file, const struct beside *place, struct err *e);
 
-/* What is no markup in the text: names come from files and from the kernel. */
+/* What is no markup in the text, and UTF-8, whatever is: names come from files and from the kernel. */
 void svg_text(FILE *file, unsigned x, unsigned y, const char *class, const char *text);
 void svg_rect(FILE *file, unsigned x, unsigned y, unsigned width, unsigned height, const char *fill, const char *stroke,
 	double stroke_width);

@@ -228,6 +228,10 @@ def texts_in_pictures():
                         (["weight", "weights"], {"weight", "weights"}), (["\u00e4" * 30, "b"], {"\u00e4" * 10 + "\u2026" + "\u00e4" * 7, "b"})):
         phub("plot", made("names", [{}] * 2, tensors=names), "--out", "names.svg")
         check(told <= set(panel("names.svg", "Alignment")[0]), f"{names}: {panel('names.svg', 'Alignment')[0]}")
+    wild = bytes(FOLDER) + b"/b\xff\xc3\xed\xa0\x80\xf5.jsonl"  # the name of a file, and no text
+    shutil.copy(long, wild)
+    phub("plot", os.fsdecode(wild), "--out", "wild.svg")
+    check("b" + "\ufffd" * 6 in panel("wild.svg", "Theta")[0], str(panel("wild.svg", "Theta")[0]))
     for windows, run, told in (([{}] * 2, {}, None), ([{}] * 3, {}, "steps"), ([{}] * 3, {"sites": 3, "model_bytes": 7}, "steps, sites, the model's size")):
         phub("plot", long, made("other", windows, {"accuracy": 0.6, "bytes": 5}, **run), "--out", "unlike.svg")
         texts, _ = panel("unlike.svg", "Bytes against")
