@@ -246,6 +246,13 @@ def texts_in_pictures():
     holds(phub("compare", "x/scout.jsonl", "y/scout.jsonl", long)[0], r"\nx/scout\.jsonl +local", r"\ny/scout\.jsonl +local", r"\na-name-that-is")
 
 
+def names_in_pictures():
+    """plot: what a log calls its tensors is text, and no markup"""
+    phub("plot", made("e<v>&il", [{}] * 2, {"accuracy": 0.5}, tensors=["<script>&\x01", "b"]), made("good", [{}] * 2, {"accuracy": 0.6}), "--out", "evil.svg")
+    tree = xml.etree.ElementTree.parse(FOLDER / "evil.svg")
+    check(not any("script" in element.tag for element in tree.iter()) and "<script>& " in tree.getroot().itertext(), "markup from a log")
+
+
 def plot_that_cannot_be_written():
     """plot: a picture that has no room leaves the one before as it was, and nothing beside it; a link goes on to lead where it does"""
     one, two = made("one", [{}] * 8, {"accuracy": 0.5}), made("two", [{}] * 8, {"accuracy": 0.6, "bytes": 50 * MODEL})
@@ -367,4 +374,4 @@ def run_of_no_numbers():
 
 if __name__ == "__main__":
     os.environ["BUILD"] = str(rig.BUILD)
-    rig.run([gaps, fewer, not_known, spent, trials, heat, kinds_of_theta, thetas_that_overlap, to_the_end, texts_in_pictures, plot_that_cannot_be_written, plot_fails_early, seeds, run_was_killed, run_of_dgc, models_that_are_one, run_of_no_numbers])
+    rig.run([gaps, fewer, not_known, spent, trials, heat, kinds_of_theta, thetas_that_overlap, to_the_end, texts_in_pictures, names_in_pictures, plot_that_cannot_be_written, plot_fails_early, seeds, run_was_killed, run_of_dgc, models_that_are_one, run_of_no_numbers])
