@@ -720,10 +720,8 @@ PHUB_API int phub_site_start(phub_site_t *site, int timeout_ms);
 PHUB_API int phub_site_step(phub_site_t *site, const float *const *gradients, double rate, int timeout_ms);
 PHUB_API int phub_site_wait(phub_site_t *site, int timeout_ms);
 
-/*
- * What the mini-batch of the last or the next step lost as it was trained: `loss`, the sum over its `samples`. Without
- * it PHUB_SCOUT_PLUS tries no model, and does not see what no theta mends. -EINVAL: NULL.
- */
+/* What the mini-batch of the last or the next step lost as it was trained: `loss`, the sum over its `samples`. Without
+ * it PHUB_SCOUT_PLUS tries no model, and does not see what no theta mends. -EINVAL: NULL. */
 PHUB_API int phub_site_loss(phub_site_t *site, double loss, uint64_t samples);
 
 /*
@@ -735,12 +733,10 @@ PHUB_API int phub_site_loss(phub_site_t *site, double loss, uint64_t samples);
  */
 PHUB_API int phub_site_score(phub_site_t *site, const struct phub_score *score);
 
-/*
- * After -ESTALE (phub_options.resume_ms): phub_resume(), and all go on from the weights of one that has been in the
+/* After -ESTALE (phub_options.resume_ms): phub_resume(), and all go on from the weights of one that has been in the
  * most exchanges. What no exchange has taken is still to be said, once. -ETIMEDOUT: call again; 0 at once when nothing
  * was lost. A box of PHUB_OUTER_BOX goes on as phub_resume() says. With a site within, both jobs that were lost: calls
- * on the one around are -ESTALE where either is.
- */
+ * on the one around are -ESTALE where either is. */
 PHUB_API int phub_site_resume(phub_site_t *site, int timeout_ms);
 
 /* From the next exchange on: this site's samples. -EBUSY as phub_site_step(). */
@@ -770,9 +766,8 @@ struct phub_site_state {
 };
 PHUB_API int phub_site_state(phub_site_t *site, struct phub_site_state *state);
 
-/* Ranks of those `sites`, in rising order, to ranks[0 .. count]: after losses they may still make a job, of a mean of
- * their models, say. Returns how many they are; 0 before phub_site_start(), and with PHUB_OUTER_BOX, where nobody
- * knows. -EINVAL: NULL. */
+/* Ranks of those `sites`, in rising order, to ranks[0 .. count]. Returns how many they are; 0 before phub_site_start(),
+ * and with PHUB_OUTER_BOX, where nobody knows. -EINVAL: NULL. */
 PHUB_API int phub_site_ranks(phub_site_t *site, uint32_t *ranks, unsigned count);
 
 /* The scout's last decision. -ENODATA: there is none yet. */
