@@ -262,6 +262,7 @@ def outlives(begin, lost, victim=1, world=3):
     for worker in workers:
         until(worker, everyone)
     workers[victim].kill()
+    workers[victim].wait()  # with gigabytes of huge pages that takes a while, and its connections live as long
     others = [worker for worker in workers if worker is not workers[victim]]
     if lost == "shrink":
         for worker in others:
