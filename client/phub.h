@@ -407,8 +407,8 @@ PHUB_API int phub_stats(phub_t *p, struct phub_stats *stats);
  *
  * The job is the site's alone: in BSP, without quorum, of sums and no optimizer (but see PHUB_OUTER_BOX); its keys are
  * made here, and no other call on the phub_t begins rounds. All sites say the same of the algorithm, of its tensors,
- * and of the scout, and take the same number of steps. A site belongs to one thread at a time; time limits, errors and
- * phub_error() are as above.
+ * and of the scout (else phub_site_start() is -EBADMSG, and says of whom), and take the same number of steps. A site
+ * belongs to one thread at a time; time limits, errors and phub_error() are as above.
  */
 enum phub_site_algorithm {
 	PHUB_SITE_BSP = 0,  /* the mean gradient, each step. Theta is 1 */
@@ -581,7 +581,7 @@ PHUB_API int phub_scout_host(const phub_scout_t *scout, unsigned site, unsigned 
 /*
  * After each exchange, for PHUB_SCOUT_PLUS and for decision.r, with d_k what site k said over its share: `said`, the
  * sum over sites of share_k ||d_k||^2, over all trained tensors, `heard`, ||sum share_k d_k||^2, and `squares`, the sum
- * of share_k^2; in float64 and with the same bits at all sites. `rate` is that of learning. -EINVAL: NULL.
+ * of share_k^2; in float64, the same bits at all sites. `rate` is of learning. -EINVAL: NULL, or not 0 < squares <= 1.
  */
 PHUB_API int phub_scout_hear(phub_scout_t *scout, double said, double heard, double squares, double rate);
 

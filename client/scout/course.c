@@ -321,8 +321,13 @@ static int course_land(struct phub_site *s)
 		course_exchange_land(s);
 	if (kind == COURSE_TRAVEL && !heard)
 		window_travel_land(s);
-	if (kind == COURSE_SYNC && !heard)
+	if (kind == COURSE_SYNC && !heard) {
+		int rc = course_sync_agrees(s);
+
+		if (rc < 0)
+			return rc;
 		course_sync_land(s);
+	}
 	if (kind == COURSE_HELLO) {
 		s->hello = false;
 		s->takes = true;

@@ -184,6 +184,8 @@ void course_resumed(struct phub_site *s);
 /* ---- course_sync.c ---- */
 
 int course_sync_begin(struct phub_site *s, struct slot *own);
+/* Do those who begin, or who come, have the options of the others? 0; -EBADMSG with the reason as the last error. */
+int course_sync_agrees(const struct phub_site *s);
 void course_sync_land(struct phub_site *s);
 /* Somebody has said hello in the round that has landed. */
 void course_summon(struct phub_site *s);

@@ -4,9 +4,12 @@
  * is alike at all sites.
  */
 #include <errno.h>
+#include <inttypes.h>
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
+#include "client/api.h"
 #include "client/handle.h"
 #include "client/scout/course.h"
 #include "client/scout/finite.h"
@@ -53,6 +56,23 @@ static void sync_news(const struct phub_site *s)
 	slots_put_news(s->slots_out, s->world, &news);
 }
 
+/*
+ * The options that all sites have alike: from the lowest byte on the algorithm, the outer optimizer, the policy above
+ * 0, who is weighted; then a CRC32C of all their numbers. Theta is not among them, as all take that of `root`.
+ */
+static uint64_t sync_terms(const struct phub_site *s)
+{
+	const struct outer_config *o = &s->config.outer;
+	const double numbers[] = {o->rate, o->beta1, o->beta2, o->tau};
+	const bool outer = s->config.algorithm == SITE_LOCAL && o->kind != OUTER_AVERAGE;
+	const uint32_t scout = s->scouted ? scout_fingerprint(&s->scout_config) : 0;
+	uint64_t crc = crc_32c(0, &scout, sizeof(scout));
+
+	crc = crc_32c((uint32_t)crc, numbers, outer ? sizeof(numbers) : 0);
+	return (uint64_t)s->config.algorithm | (outer ? (uint64_t)o->kind : 0) << 8 |
+	       (s->scouted ? (uint64_t)s->scout_config.policy + 1 : 0) << 16 | (uint64_t)s->weighted << 24 | crc << 32;
+}
+
 int course_sync_begin(struct phub_site *s, struct slot *own)
 {
 	bool sends = s->root == s->rank;
@@ -71,9 +91,74 @@ int course_sync_begin(struct phub_site *s, struct slot *own)
 		own->check = sync_check(s, s->scratch, s->site.elements);
 	if (sends && s->stage == 0)
 		sync_news(s);
+	own->terms = s->stage == 0 ? sync_terms(s) : 0;
 	for (unsigned t = 0; t < s->config.tensor_count && rc == 0; t++)
 		rc = course_push(s, t, sends ? course_at(s, s->scratch, t) : s->zeros);
 	return rc;
+}
+
+/* ---- what is agreed on ---- */
+
+static unsigned sync_byte(uint64_t terms, unsigned which)
+{
+	return terms >> 8 * which & 0xff;
+}
+
+static const char *sync_policy(uint64_t terms)
+{
+	unsigned above = sync_byte(terms, 2);
+
+	return above ? scout_policy_name((enum scout_policy)(above - 1)) : "none";
+}
+
+/* The first in which they differ, as "its algorithm is dgc, and here it is gaia". */
+static void sync_tell(uint64_t theirs, uint64_t own, char *out, size_t room)
+{
+	static const char *const truths[] = {"not weighted by samples", "weighted by samples"};
+	const char *what[] = {"algorithm", "outer optimizer", "scout's policy"};
+	const char *names[][2] = {{site_algorithm_name((enum site_algorithm)sync_byte(theirs, 0)),
+					  site_algorithm_name((enum site_algorithm)sync_byte(own, 0))},
+		{outer_name((enum outer_kind)sync_byte(theirs, 1)), outer_name((enum outer_kind)sync_byte(own, 1))},
+		{sync_policy(theirs), sync_policy(own)}};
+
+	for (unsigned i = 0; i < 3; i++) {
+		if (sync_byte(theirs, i) == sync_byte(own, i))
+			continue;
+		snprintf(out, room, "its %s is %s, and here it is %s", what[i], names[i][0], names[i][1]);
+		return;
+	}
+	if (sync_byte(theirs, 3) != sync_byte(own, 3))
+		snprintf(out, room, "it is %s, and this one is %s", truths[sync_byte(theirs, 3) & 1],
+			truths[sync_byte(own, 3) & 1]);
+	else
+		snprintf(out, room, "%s are others",
+			sync_byte(own, 2)
+				? "numbers of its scout (thetas, period, seed, sigma and so on) or of its outer "
+				  "optimizer"
+				: "numbers of its outer optimizer");
+}
+
+int course_sync_agrees(const struct phub_site *s)
+{
+	const uint64_t own = sync_terms(s);
+	char why[200];
+	struct slot slot;
+	bool begins;
+
+	if (!s->takes || s->stage > 0)
+		return 0;
+	slots_get(s->slots_in, s->root, &slot);
+	begins = !(slot.flags & SLOT_HAS);
+	for (uint32_t rank = begins ? 0 : s->root; rank < (begins ? s->world : s->root + 1); rank++) {
+		slots_get(s->slots_in, rank, &slot);
+		if (slot.terms == 0 || slot.terms == own)
+			continue;
+		sync_tell(slot.terms, own, why, sizeof(why));
+		return err_set(api_last_error(), -EBADMSG,
+			"%s: the site of rank %" PRIu32 " has other options: %s; all sites of a job say the same",
+			s->phub->session.who, rank, why);
+	}
+	return 0;
 }
 
 /* ---- what is taken ---- */

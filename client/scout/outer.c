@@ -130,3 +130,11 @@ void outer_step(const struct outer_config *config, float *x, const float *d, flo
 		outer_adaptive(config, x, d, state, count);
 	}
 }
+
+const char *outer_name(enum outer_kind kind)
+{
+	static const char *const names[OUTER_COUNT] = {
+		"average", "box", "momentum", "nesterov", "adagrad", "adam", "yogi"};
+
+	return (unsigned)kind < OUTER_COUNT ? names[kind] : "invalid";
+}

@@ -57,4 +57,7 @@ void outer_reset(const struct outer_config *config, float *const *state, size_t 
 /* One step of `count` weights `x` along `d`. Not for OUTER_BOX. */
 void outer_step(const struct outer_config *config, float *x, const float *d, float *const *state, size_t count);
 
+/* "average", "box", "momentum", "nesterov", "adagrad", "adam", "yogi"; "invalid". */
+const char *outer_name(enum outer_kind kind);
+
 #endif

@@ -78,6 +78,7 @@ struct scout_config {
 	unsigned first;                      /* the one that it begins with */
 	double schedule[SCOUT_SCHEDULE_MAX]; /* SCOUT_REPLAY: any thetas */
 	unsigned schedule_count;
+	bool falls;           /* the tightest theta is the largest, as of DGC */
 	uint32_t period;      /* steps in a window, above 0 */
 	uint64_t model_bytes; /* of one model, above 0 */
 	double lambda_loss;   /* >= 0 */
@@ -176,6 +177,9 @@ uint32_t scout_span(const struct scout *scout);
  * -EINVAL: no sites, or more than SCOUT_SITES_MAX, and nothing has changed. */
 int scout_observe(
 	struct scout *scout, const struct scout_report *reports, unsigned sites, struct scout_decision *decision);
+
+/* CRC32C of what decisions hang on: scouts of one training have the same. */
+uint32_t scout_fingerprint(const struct scout_config *config);
 
 /* What a scout is, for a checkpoint or a site that comes: little-endian, with a version and a CRC32C. */
 #define SCOUT_SAVED_WORDS (8u + 2u * SCOUT_THETAS_MAX + 60u)

@@ -126,8 +126,7 @@ static void saved_plus(struct saved *s, struct plus *p)
 	saved_whole(s, &p->second);
 }
 
-/* Of the configuration that decisions hang on. */
-static uint32_t saved_fingerprint(const struct scout_config *c)
+uint32_t scout_fingerprint(const struct scout_config *c)
 {
 	const struct plus_config *p = &c->plus;
 	const uint64_t values[] = {c->policy, c->theta_count, c->first, c->schedule_count, c->period, c->model_bytes,
@@ -156,7 +155,7 @@ static uint32_t saved_fingerprint(const struct scout_config *c)
 /* The words of a scout; the last is their CRC. */
 static void saved_list(struct saved *s, struct scout *scout)
 {
-	uint64_t kind = SAVED_VERSION | (uint64_t)saved_fingerprint(&scout->config) << 32;
+	uint64_t kind = SAVED_VERSION | (uint64_t)scout_fingerprint(&scout->config) << 32;
 
 	s->at = 0;
 	saved_word(s, &kind);
@@ -215,7 +214,7 @@ int scout_load(struct scout *scout, const uint8_t *in, size_t bytes, struct err 
 
 	if (!saved_take(&s, in, bytes))
 		return err_set(e, -EBADMSG, "the scout's state is not whole, or of another version");
-	if (s.words[0] >> 32 != saved_fingerprint(&scout->config))
+	if (s.words[0] >> 32 != scout_fingerprint(&scout->config))
 		return err_set(e, -EINVAL, "the scout's state is that of another configuration");
 	saved_list(&s, &loaded);
 	if (loaded.index >= loaded.config.theta_count || loaded.plus.target >= loaded.config.theta_count ||

@@ -14,7 +14,8 @@ static const float *slots_of(const float *slots, uint32_t rank)
 void slots_put(float *slots, uint32_t rank, const struct slot *slot)
 {
 	const uint64_t words[SLOT_WORDS] = {slot->steps, slot->exchanges, slot->samples, slot->check,
-		scout_word_of(slot->said), slot->alike, slot->broken, slot->bytes, slot->within, slot->wire};
+		scout_word_of(slot->said), slot->alike, slot->broken, slot->bytes, slot->within, slot->wire,
+		slot->terms};
 	float *at = slots + (size_t)rank * SLOT_FLOATS;
 
 	at[0] = (float)slot->flags;
@@ -59,7 +60,8 @@ void slots_get(const float *slots, uint32_t rank, struct slot *slot)
 	if (!good || !((unsigned)at[0] & SLOT_HERE))
 		return;
 	*slot = (struct slot){(unsigned)at[0], words[0], words[1], words[2], (uint32_t)words[3],
-		scout_word_double(words[4]), (uint32_t)words[5], (uint32_t)words[6], words[7], words[8], words[9]};
+		scout_word_double(words[4]), (uint32_t)words[5], (uint32_t)words[6], words[7], words[8], words[9],
+		words[10]};
 }
 
 void slots_get_report(const float *slots, uint32_t rank, struct scout_report *report)

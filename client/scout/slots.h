@@ -31,6 +31,7 @@ struct slot {
 	uint32_t alike;               /* sites that say the same, as they have it in common within; 1: itself alone */
 	uint32_t broken;              /* 1 + the first tensor of which it says what is no number; 0: none */
 	uint64_t bytes, within, wire; /* that it has sent so far: see sent.h */
+	uint64_t terms;               /* that all have to agree on, in a sync: see course_sync.c; 0: it says none */
 };
 
 /* What who comes needs beside weights. */
@@ -40,7 +41,7 @@ struct slots_news {
 	uint8_t scout[SCOUT_SAVED_BYTES];
 };
 
-#define SLOT_WORDS  10u
+#define SLOT_WORDS  11u
 #define SLOT_FLOATS ((uint32_t)(1 + SLOT_WORDS * SCOUT_WORD_FLOATS + SCOUT_REPORT_FLOATS))
 #define NEWS_FLOATS ((uint32_t)(2 * SCOUT_WORD_FLOATS + SCOUT_BYTES_FLOATS(SCOUT_SAVED_BYTES)))
 

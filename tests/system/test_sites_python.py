@@ -149,6 +149,60 @@ def test_average(box):
     assert len(set(workers(WORLD, average, box))) == 1
 
 
+PLUS = {"thetas": [1, 5], "policy": "scout+"}
+DISAGREE = (  # of rank 0, of the others, and what these say of it
+    ({"algorithm": "gaia", "theta": 0.1}, {"algorithm": "dgc", "theta": 0.1}, "its algorithm is gaia, and here it is dgc"),
+    ({"algorithm": "bsp"}, {"algorithm": "local"}, "its algorithm is bsp, and here it is local"),
+    ({"outer": "momentum"}, {"outer": "nesterov"}, "its outer optimizer is momentum, and here it is nesterov"),
+    ({"outer": "adam"}, {"outer": "adam", "outer_rate": 0.2}, "numbers of its outer optimizer are others"),
+    ({"weighted": True}, {}, "it is weighted by samples, and this one is not"),
+    ({"scout": PLUS}, {"scout": {"thetas": [1, 5], "policy": "fixed"}}, "its scout's policy is scout+, and here it is fixed"),
+    ({"scout": PLUS}, {"scout": {**PLUS, "seed": 2}}, "numbers of its scout (thetas, period, seed, sigma and so on)"),
+    ({"scout": PLUS}, {"scout": {**PLUS, "thetas": [1, 4]}}, "numbers of its scout"),
+)
+
+
+def disagree(rank, box):
+    for number, (first, others, said) in enumerate(DISAGREE):
+        with connect(box, f"disagree{number}", rank) as worker:
+            site = phub.Site(worker, **{"algorithm": "local", **(others if rank else first)})
+            site.tensor("w", numpy.zeros(50, numpy.float32).ctypes.data, 50)
+            with raises(phub.Error, f"the site of rank {0 if rank else 1} has other options", said if rank else "all sites of a job say the same"):
+                site.start()
+            site.close()
+
+
+def test_disagree(box):
+    """Sites whose options differ are told at the start which, and by whom; theta is that of one."""
+    workers(WORLD, disagree, box)
+
+
+def newcomer(rank, box, done):
+    """A site that comes later with other options is refused by itself, and the others go on: until it has come with theirs."""
+    weights, gradient = numpy.zeros(50, numpy.float32), numpy.ones(50, numpy.float32)
+    for outer in ("average", "adam", "average") if rank == 2 else ("average",):
+        with connect(box, "newcomer", rank, lost="shrink") as worker:
+            site = phub.Site(worker, "local", 2, outer=outer)
+            site.tensor("w", weights.ctypes.data, 50)
+            if outer == "adam":
+                with raises(phub.Error, "the site of rank 0 has other options: its outer optimizer is average, and here it is adam"):
+                    site.start()
+            else:
+                site.start()
+                while site.state["exchanges"] < 2 or rank != 2 and not done.exists():
+                    site.step([gradient.ctypes.data], 0.1)
+                    time.sleep(0.01)
+                if rank == 2:
+                    site.step([gradient.ctypes.data], 0.1)
+            site.close()
+    done.touch()
+
+
+def test_newcomer(box):
+    with tempfile.TemporaryDirectory() as folder:
+        workers(WORLD, newcomer, box, pathlib.Path(folder, "done"))
+
+
 def errors(rank, box):
     weights = numpy.zeros(8, numpy.float32)
     gradient = numpy.ones(8, numpy.float32)
@@ -675,5 +729,5 @@ def test_resumed(_):
 
 if __name__ == "__main__":
     sys.stdout.flush()
-    rig.run([test_scout, test_average, test_errors, test_logs, test_nested, test_leaves, test_as_sgd, test_in_racks, test_scouted, test_wanted, test_fails, test_strict, test_not_finite, test_warned,
+    rig.run([test_scout, test_average, test_disagree, test_newcomer, test_errors, test_logs, test_nested, test_leaves, test_as_sgd, test_in_racks, test_scouted, test_wanted, test_fails, test_strict, test_not_finite, test_warned,
              test_without_samples, test_refused, test_resumed], rig.Box())
