@@ -91,6 +91,8 @@ int phub_scout_hear(phub_scout_t *scout, double said, double heard, double squar
 {
 	if (!scout)
 		return alone_refuse(-EINVAL, "the handle is NULL");
+	if (!(squares > 0 && squares <= 1 + 1e-9))
+		return alone_refuse(-EINVAL, "`squares` of shares, which sum to 1, are above 0 and at most 1");
 	scout_hear(&scout->scout, said, heard, squares, rate);
 	scout->stage = ALONE_OPEN;
 	return 0;

@@ -193,6 +193,7 @@ int options_scout(const struct phub_scout_options *given, const enum site_algori
 		.theta_count = own.theta_count,
 		.first = own.first,
 		.schedule_count = own.schedule_count,
+		.falls = (algorithm ? *algorithm : (enum site_algorithm)own.algorithm) == SITE_DGC,
 		.period = own.period,
 		.model_bytes = own.model_bytes,
 		.lambda_loss = own.lambda_loss,

@@ -540,7 +540,7 @@ unsigned plus_next(struct plus *p, const struct plus_config *c, const struct plu
 	plus_watch_mean(p, c, w);
 	*v = (struct plus_verdict){.r = r, .gain = NAN, .radius = INFINITY, .cause = PLUS_THERE};
 	plus_account(p, w);
-	if (isnan(r) && w->exchanges > 0) {
+	if (!(isfinite(r) && w->sites >= 1 - PLUS_ROUNDING) && w->exchanges > 0) {
 		v->cause = PLUS_BLIND;
 		next = ++p->blind >= patience ? 0 : next;
 	} else if (p->mean == PLUS_SUSPECT || p->mean == PLUS_DOUBTFUL) {

@@ -107,7 +107,7 @@ struct plus_config {
 struct plus_window {
 	unsigned exchanges;
 	double said, heard; /* sums over exchanges, see above: sum share_k ||d_k||^2, and ||S||^2 */
-	double sites;       /* 1 / sum share_k^2: how many they are, counted by their weight */
+	double sites;       /* 1 / sum share_k^2: how many they are, counted by their weight; 1 or more */
 	double rate;        /* of learning, at the end */
 	double bytes;       /* that a site has sent, the mean */
 	double bytes_bsp;   /* that it would have sent in as many steps of bsp */

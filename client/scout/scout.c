@@ -570,14 +570,11 @@ uint32_t scout_span(const struct scout *scout)
 	return scout->config.policy == SCOUT_PLUS ? plus_span(&scout->plus, period) : period;
 }
 
-/* In the grid's direction, if it has one. */
 static enum scout_action scout_replayed(const struct scout *s, double before, double after)
 {
-	const bool rises = s->config.thetas[0] <= s->config.thetas[s->config.theta_count - 1];
-
 	if (before == after)
 		return SCOUT_STAYS;
-	return (after < before) == rises ? SCOUT_TIGHTENS : SCOUT_LOOSENS;
+	return (after < before) != s->config.falls ? SCOUT_TIGHTENS : SCOUT_LOOSENS;
 }
 
 int scout_observe(

@@ -217,7 +217,7 @@ def arguments():
     parser.add_argument("--seed", type=number(int, "0 to 2^32", lambda x: 0 <= x <= 2**32), default=1, help="of weights, images and their order (%(default)s)")
     parser.add_argument("--log", help="of the run and the scout's decisions, lines of JSON")
     a = parser.parse_args()
-    for name, allowed in (("algorithm", GRIDS), ("policy", POLICIES)):  # the environment's
+    for name, allowed in (("algorithm", GRIDS), ("policy", (*POLICIES, "replay"))):  # the environment's, which has a replay's thetas, too
         if getattr(a, name) not in (None, *allowed):
             parser.error(f"PHUB_SCOUT_{name.upper()}={getattr(a, name)}: allowed are {', '.join(allowed)}")
     if a.outer != "average" and a.algorithm != "local":

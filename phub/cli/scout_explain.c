@@ -495,18 +495,22 @@ static void explain_end(const struct explain *x, const struct scout_log_total *t
 static void explain_summary(const struct explain *x)
 {
 	struct scout_log_total total = scout_log_total(&x->log);
-	unsigned changes = 0, told = 0;
+	unsigned changes = 0, told = 0, few = 0, cannot = 0;
 	char text[32], within[128];
 
 	for (unsigned i = 0; i < x->log.count; i++) {
 		told += explain_tells(x, i);
 		changes += explain_changes(x, i);
+		few += explain_acts(x, i, SCOUT_FALLS_BACK) && !explain_changes(x, i);
+		cannot += explain_acts(x, i, SCOUT_CANNOT);
 	}
 	printf("%s: %s, policy %s, %.0f sites; %u windows, theta changed in %u", x->log.name,
 		scout_log_text(x->log.run, "algorithm"), scout_log_text(x->log.run, "policy"),
 		scout_log_number(x->log.run, "sites"), x->log.count, changes);
-	if (told > changes)
-		printf("; in %u more too few reports came, and it stayed", told - changes);
+	if (few > 0)
+		printf("; in %u more too few reports came, and it stayed", few);
+	if (cannot > 0)
+		printf("; in %u it said that no theta helps, and what does", cannot);
 	puts(".");
 	if (explain_within(x, within))
 		printf("Sites are within these: %s%s%s.\n", within, isnan(total.within) ? "" : "; a site sent there ",

@@ -385,6 +385,7 @@ static void study_set_scout(struct study *s)
 		memcpy(c->schedule, c->thetas, c->theta_count * sizeof(*c->thetas));
 		c->schedule_count = c->theta_count;
 		c->theta_count = 1;
+		c->falls = s->train.algorithm == SITE_DGC;
 	}
 	while (c->policy != SCOUT_REPLAY && c->thetas[c->first] != s->train.theta)
 		if (++c->first == c->theta_count)

@@ -8,6 +8,7 @@ import io
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -45,6 +46,17 @@ def test_example(box):
     assert lines[0]["algorithm"] == "gaia" and lines[0]["thetas"][0] == 0 and lines[0]["seed"] == 3, lines[0]
     names = lines[0]["tensors"]
     assert len([name for name in names if "running" in name]) == 4, names  # batch normalization's
+
+
+def test_example_replays(box):
+    """A recorded schedule comes by `phub scout run`, and of DGC a smaller theta is a looser one."""
+    if no_data():
+        return no_data()
+    with tempfile.TemporaryDirectory() as folder:
+        command = [rig.BUILD / "phub", "scout", "run", "--sites", "2", "--policy", "replay", "--algorithm", "dgc", "--thetas", ".1,.01", "--box",
+                   box.url("replays"), "--out", f"{folder}/log", "--", EXAMPLE, "--steps", "20", "--period", "10"]
+        done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=rig.RESULT_S)
+    assert done.returncode == 0 and re.search(r"\[0\] step 10: .*loosens, theta 0.01 from here on", done.stdout), done
 
 
 def test_example_loses(_):
@@ -183,5 +195,5 @@ def test_example_deals(_):
 
 if __name__ == "__main__":
     sys.stdout.flush()
-    rig.run([test_example, test_example_loses, test_example_without_log, test_example_refuses, test_example_refuses_words, test_example_drifts,
+    rig.run([test_example, test_example_replays, test_example_loses, test_example_without_log, test_example_refuses, test_example_refuses_words, test_example_drifts,
              test_example_counts, test_example_deals], rig.Box())

@@ -261,6 +261,15 @@ static void test_replay(void **state)
 		if (i == 16)
 			assert_int_equal(d.action, SCOUT_LOOSENS);
 	}
+	c.falls = true; /* DGC: the tightest is the largest */
+	assert_int_equal(scout_init(&s, &c, &e), 0);
+	for (unsigned i = 0; i < 17; i++) {
+		d = window(&s, 3);
+		if (i == 0)
+			assert_int_equal(d.action, SCOUT_LOOSENS);
+		if (i == 16)
+			assert_int_equal(d.action, SCOUT_TIGHTENS);
+	}
 	scout_of(&s, SCOUT_FIXED);
 	for (unsigned i = 0; i < 10; i++)
 		assert_int_equal(window(&s, 10).action, SCOUT_STAYS);

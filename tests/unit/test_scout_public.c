@@ -464,6 +464,8 @@ static void test_plus(void **state)
 	assert_int_equal(phub_scout_create(&o, &one), 0);
 	assert_int_equal(phub_scout_create(&o, &two), 0);
 	assert_int_equal(phub_scout_hear(NULL, 1, 1, 1, 1), -EINVAL);
+	for (unsigned i = 0; i < 4; i++)
+		assert_int_equal(phub_scout_hear(one, 1, 1, (const double[]){0, -1, 1.01, NAN}[i], 1), -EINVAL);
 	for (unsigned window = 0; window < 12; window++) {
 		for (unsigned i = 0; i < 10; i++) {
 			assert_int_equal(phub_scout_hear(one, 1, 0.9 / SITES, 1.0 / SITES, 0.1), 0);
