@@ -159,6 +159,13 @@ static double scout_floor(const struct scout_config *c, const struct scout_repor
 	return unit != PRICE_BYTES && floor >= 0 && isfinite(floor) ? floor : 0;
 }
 
+/* What a silent site has sent nobody knows: it is in no mean of that. */
+static bool scout_spoke(const struct scout_report *r)
+{
+	return r->bytes > 0 || r->within > 0 || r->exchanges > 0 || r->exchanges_within > 0 || r->samples > 0 ||
+	       r->trained > 0 || r->tried > 0;
+}
+
 /* Loss, bytes and how many were believed; counts what was sent. */
 static void scout_weigh(struct scout *s, const struct scout_report *reports, unsigned sites, struct trust *trust,
 	struct scout_decision *decision)
@@ -166,18 +173,22 @@ static void scout_weigh(struct scout *s, const struct scout_report *reports, uns
 	const bool travels = s->config.policy != SCOUT_PLUS;
 	const struct price *price = &s->config.price;
 	double bytes = 0, spent = 0;
+	unsigned spoke = 0;
 
 	trust_weigh(reports, sites, s->config.trim, trust);
+	for (unsigned i = 0; i < sites; i++)
+		spoke += scout_spoke(&reports[i]);
+	spoke = spoke > 0 ? spoke : 1;
 	for (unsigned i = 0; i < sites; i++) {
 		bytes += (double)reports[i].bytes;
 		spent += scout_spent(price, &reports[i]);
-		s->now.floor += scout_floor(&s->config, &reports[i]) / sites;
+		s->now.floor += scout_floor(&s->config, &reports[i]) / spoke;
 		s->bytes += reports[i].bytes;
 		s->bytes_travel += travels && reports[i].samples > 0 ? s->config.model_bytes : 0;
 	}
-	decision->bytes = bytes / sites / s->config.period;
-	s->now.spent = spent / sites;
-	decision->spent = spent / sites / s->config.period;
+	decision->bytes = bytes / spoke / s->config.period;
+	s->now.spent = spent / spoke;
+	decision->spent = spent / spoke / s->config.period;
 	decision->believed = trust->believed;
 	decision->loss = trust->loss;
 	decision->cost = s->config.lambda_loss * fmax(0, decision->loss - s->config.sigma) +

@@ -19,8 +19,9 @@
  *
  *      AL     accuracy at home less accuracy away, the mean of what is believed (trust.h), of models that sites had
  *             in the middle of the interval between two exchanges: see midway.h
- *      C      what sites have spent in the window on talking for each step, the mean of sites: bytes, or what they
- *             cost in seconds or money (price.h), in their exchanges and in those of sites within them
+ *      C      what sites have spent in the window on talking for each step, the mean of those that report:
+ *             bytes, or what they cost in seconds or money (price.h), in their exchanges and in those of sites within
+ *             them
  *      CM     the same of one model in one exchange; of bytes model_bytes
  *      cost   lambda_loss max(0, AL - sigma) + lambda_bytes C / CM
  *

@@ -233,6 +233,24 @@ static double trust_find_out(
 	return furthest;
 }
 
+static bool trust_is_silent(const struct scout_report *r)
+{
+	return r->unfit == SCOUT_FIT && (isnan(r->home) || (r->home == 0 && r->samples == 0));
+}
+
+static const struct trust_words trust_silent = {
+	trust_is_silent, "of what models get right at site", "nothing is known", "nor of"};
+
+/* Where most say it: who does not. */
+static void trust_tell_silent(const struct scout_report *reports, unsigned sites, char *text, size_t room)
+{
+	unsigned count = 0;
+
+	for (unsigned i = 0; i < sites; i++)
+		count += reports[i].unfit == SCOUT_FIT && !trust_is_silent(&reports[i]);
+	trust_tell_sites(reports, sites, &trust_silent, count, text, room);
+}
+
 /* By data, where all hosts are known: then a pair is one site's word. */
 static void trust_tell_out(const struct scout_report *reports, unsigned sites, char *text, size_t room)
 {
@@ -304,6 +322,7 @@ void trust_tell(const struct scout_report *reports, unsigned sites, bool travels
 		trust_tell_trials(reports, sites, text, room);
 		return;
 	}
+	trust_tell_silent(reports, sites, text, room);
 	trust_tell_liar(reports, sites, text, room);
 	trust_tell_out(reports, sites, text, room);
 }

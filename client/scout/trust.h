@@ -78,11 +78,11 @@ void trust_weigh(const struct scout_report *reports, unsigned sites, double trim
 
 /*
  * Appends to the text what is amiss, as far as there is room, else nothing: whose models are broken; and, where models
- * travel, who has said accuracies that cannot be, and who stands out: of four pairs or more, one that is
- * further from their median than .2, than six deviations of it by its samples, and than six of the others' (1.48 times
- * the median distance). Where none travel, as with scout+: who, of sites of which at least half have tried the mean
- * model, has not, or has a loss that is no number; and in the same way, of losses, who stands out. That is whom to ask.
- * Nothing is decided by it: one site may have the one data set that is not like the others'.
+ * travel, who says no accuracy, as at least half do, who has said one that cannot be, and who stands out: of four pairs
+ * or more, one that is further from their median than .2, than six deviations of it by its samples, and than six of the
+ * others' (1.48 times the median distance). Where none travel, as with scout+: who, of sites of which at least half
+ * have tried the mean model, has not, or has a loss that is no number; and in the same way, of losses, who stands out.
+ * That is whom to ask. Nothing is decided by it: one site may have the one data set that is not like the others'.
  */
 void trust_tell(const struct scout_report *reports, unsigned sites, bool travels, char *text, size_t room);
 

@@ -464,6 +464,14 @@ static bool explain_weighs(const struct explain *x)
 	return false;
 }
 
+static bool explain_trains(const struct explain *x)
+{
+	for (unsigned i = 0; i < x->log.count; i++)
+		if (!isnan(explain_number(x, i, "train_loss")))
+			return true;
+	return false;
+}
+
 /* How it ended, or that it has not. */
 static void explain_end(const struct explain *x, const struct scout_log_total *total)
 {
@@ -488,6 +496,8 @@ static void explain_end(const struct explain *x, const struct scout_log_total *t
 		printf("Take care: what a unit of loss is worth (%g) has decided nothing: in these %u windows no probe "
 		       "has shown yet what talking more saves.\n",
 			x->config.plus.worth, x->log.count);
+	if (x->config.policy == SCOUT_PLUS && x->log.count > 0 && !explain_trains(x))
+		puts("Take care: " SCOUT_LOG_UNTRAINED ".");
 	if (!isnan(total->broken))
 		printf("Take care: models are no numbers since step %.0f.\n", total->broken);
 }

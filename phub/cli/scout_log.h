@@ -80,6 +80,12 @@ double scout_log_steps(const struct scout_log *log, unsigned window);
 /* For a line of JSON: null for what is not known; whole numbers keep all digits. */
 json_t *scout_log_value(double value);
 
+/* Of a scout+ that knows no loss of training, in any window. */
+#define SCOUT_LOG_UNTRAINED                                                                                      \
+	"no site has said what it loses in training (phub_site_loss(), in Python site.lost()), so no model was " \
+	"tried: no probe can show what talking more saves, and what no theta mends, as batch normalization, is " \
+	"not seen"
+
 /* Of the whole run, by its last line, or by its windows where it has not ended; bytes also where it was gone on with.
  */
 struct scout_log_total {

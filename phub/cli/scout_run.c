@@ -48,6 +48,7 @@ struct run {
 	bool aside, ended;    /* a log of a run before is; the log has its last line */
 	bool measures, fixed; /* it has a scout+; its theta stays */
 	bool weighs;          /* likewise, and a probe has shown what talking more saves */
+	bool trains;          /* sites say what they lose in training */
 	unsigned told;        /* bits of options that were said to have no effect */
 	unsigned windows;
 	double step;     /* of the last */
@@ -71,6 +72,7 @@ static void run_take_decision(struct run *run, const json_t *line)
 
 	run->windows++;
 	run->weighs |= !isnan(scout_log_number(line, "gain"));
+	run->trains |= !isnan(scout_log_number(line, "train_loss"));
 	run->step = scout_log_number(line, "t");
 	if (run->measures && isnan(scout_log_number(line, "pull"))) {
 		snprintf(run->status + used, room - used, ", measuring");
@@ -323,11 +325,13 @@ static int run_is_broken(const struct run *run)
 	return CLI_FAILED;
 }
 
-/* Of a scout+ whose bound was given, and has bounded nothing. */
+/* Of a scout+ that hears no losses, or whose bound was given, and has bounded nothing. */
 static void run_note_probes(const struct run *run)
 {
 	const bool worth = !isnan(run->options->given.worth);
 
+	if (run->measures && run->windows > 0 && !run->trains)
+		output_note(SCOUT_LOG_UNTRAINED);
 	if (!run->measures || run->weighs || (!worth && isnan(run->options->given.gain)))
 		return;
 	output_note(

@@ -55,6 +55,20 @@ def gaps():
     holds(phub("explain", first)[1], "lines of 1 windows are missing, the first of them before step 20")
 
 
+def cannot():
+    """windows in which no theta helps are not such with too few reports; who never told what training loses is told what that costs"""
+    norm = {"action": "cannot", "reason": "no theta helps"}
+    out = phub("explain", made("cannot", [{}, norm, norm], {}, policy="scout+"))[0]
+    holds(out, "3 windows, theta changed in 0; in 2 it said that no theta helps, and what does\\.")
+    check("too few reports" not in out and "site.lost" not in out, out)
+    out = phub("explain", made("few", [{}, {"action": "falls back", "reason": "few"}], {}))[0]
+    holds(out, "theta changed in 0; in 1 more too few reports came, and it stayed\\.")
+    silent = {"train_loss": None}
+    for policy, told in (("scout+", True), ("hill", False)):
+        out = phub("explain", made("silent", [silent, silent], {}, policy=policy))[0]
+        check(("Take care: no site has said what it loses in training (phub_site_loss(), in Python site.lost())" in out) == told, out)
+
+
 def fewer():
     """bytes that are more than BSP's are not called fewer, and what is near as many has two places"""
     for total, words, cell in ((20, "4.0 times fewer bytes than BSP", "4.0x"), (76, "1.05 times fewer bytes than BSP", "1.05x"), (80, "as many bytes as BSP", "1.0x"),
@@ -374,4 +388,4 @@ def run_of_no_numbers():
 
 if __name__ == "__main__":
     os.environ["BUILD"] = str(rig.BUILD)
-    rig.run([gaps, fewer, not_known, spent, trials, heat, kinds_of_theta, thetas_that_overlap, to_the_end, texts_in_pictures, names_in_pictures, plot_that_cannot_be_written, plot_fails_early, seeds, run_was_killed, run_of_dgc, models_that_are_one, run_of_no_numbers])
+    rig.run([gaps, cannot, fewer, not_known, spent, trials, heat, kinds_of_theta, thetas_that_overlap, to_the_end, texts_in_pictures, names_in_pictures, plot_that_cannot_be_written, plot_fails_early, seeds, run_was_killed, run_of_dgc, models_that_are_one, run_of_no_numbers])

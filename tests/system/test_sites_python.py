@@ -457,6 +457,27 @@ def test_in_racks(box):
     assert len(set(workers(4, in_racks, box))) == 1
 
 
+def unheard(rank, box):
+    """scout+ that could try models, and hears no loss of training, says so once; one that hears it, or has none to try, does not."""
+    for number, (tells, options) in enumerate(((False, {"policy": "scout+"}), (True, {"policy": "scout+"}), (False, {"policy": "fixed"}))):
+        net = torch.nn.Linear(2, 1)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            site = phub.torch.Site(net, box.url(f"unheard{number}"), scout=dict(thetas=[1, 5], **options), rank=rank, world=WORLD,
+                                   evaluate=lambda model, draw, samples: (10, 5, 1.0))
+            for _ in range(110):
+                if tells:
+                    site.lost(0.5, 1)
+                site.step(0.05)
+            site.close()
+        told = [str(w.message) for w in caught]
+        assert len(told) == (number == 0) and all("50 steps without site.lost(loss, samples)" in text for text in told), told
+
+
+def test_unheard(box):
+    workers(WORLD, unheard, box)
+
+
 def scouted(rank, box, algorithm, thetas, log):
     net = make_net(rank)
     data = data_of(rank)
@@ -729,5 +750,5 @@ def test_resumed(_):
 
 if __name__ == "__main__":
     sys.stdout.flush()
-    rig.run([test_scout, test_average, test_disagree, test_newcomer, test_errors, test_logs, test_nested, test_leaves, test_as_sgd, test_in_racks, test_scouted, test_wanted, test_fails, test_strict, test_not_finite, test_warned,
+    rig.run([test_scout, test_average, test_disagree, test_newcomer, test_unheard, test_errors, test_logs, test_nested, test_leaves, test_as_sgd, test_in_racks, test_scouted, test_wanted, test_fails, test_strict, test_not_finite, test_warned,
              test_without_samples, test_refused, test_resumed], rig.Box())

@@ -598,6 +598,8 @@ static void test_blind(void **state)
 		{.exchanges = 1, .said = INFINITY, .heard = 1, .sites = 5},
 		{.exchanges = 1, .said = 1, .heard = NAN, .sites = 5},
 		{.exchanges = 1, .said = 1, .heard = 1.01, .sites = 5}, /* somebody says less than it said */
+		{.exchanges = 1, .said = 1, .heard = 0.5, .sites = NAN},
+		{.exchanges = 1, .said = 1, .heard = 0.5, .sites = 0},
 	};
 	struct world w;
 

@@ -237,6 +237,24 @@ static void test_replicas(void **state)
 	assert_true(differ > 20);
 }
 
+/* Two of four sites say nothing: what the others have sent is what a site sends. */
+static void test_silent_bytes(void **state)
+{
+	const struct scout_report one = {.home = 0.9, .away = 0.9, .samples = 100, .bytes = 2000};
+	const struct scout_report reports[4] = {one, {.bytes = 0}, one, {.bytes = 0}};
+	struct scout_decision d;
+	struct scout s;
+
+	(void)state;
+	scout_of(&s, SCOUT_HILL);
+	assert_int_equal(scout_observe(&s, reports, 4, &d), 0);
+	assert_true(d.bytes * s.config.period == 2000 && d.spent == d.bytes);
+	assert_non_null(strstr(d.reason, "; of what models get right at site 1 nothing is known, nor of 1 more"));
+	assert_int_equal(scout_observe(&s, reports, 3, &d), 0);
+	assert_non_null(strstr(d.reason, "; of what models get right at site 1 nothing is known"));
+	assert_null(strstr(d.reason, "more"));
+}
+
 /* The authors' trace, window by window, whatever is reported; and fixed is fixed. */
 static void test_replay(void **state)
 {
@@ -617,6 +635,7 @@ int main(void)
 		cmocka_unit_test(test_drift),
 		cmocka_unit_test(test_wanders),
 		cmocka_unit_test(test_replicas),
+		cmocka_unit_test(test_silent_bytes),
 		cmocka_unit_test(test_replay),
 		cmocka_unit_test(test_travels),
 		cmocka_unit_test(test_bad_reports),

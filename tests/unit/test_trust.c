@@ -217,6 +217,8 @@ static void test_amiss(void **state)
 	reports[0].home = -INFINITY;
 	assert_string_equal(amiss(reports, SITES, true), "why; site 0 says an accuracy of -inf");
 	mute(reports, SITES, 0);
+	assert_string_equal(amiss(reports, SITES, true), "why; of what models get right at site 0 nothing is known");
+	reports[0].unfit = SCOUT_IDLE;
 	assert_string_equal(amiss(reports, SITES, true), "why");
 }
 

@@ -2,6 +2,8 @@
 """phub.torch.Site: a PyTorch model as a site with skewed data."""
 
 import errno
+import os
+import warnings
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
 import torch
@@ -15,6 +17,7 @@ from ._worker import Worker
 
 _OF_SITE = ("momentum", "weight_decay", "rate_first", "outer_rate", "outer_beta1", "outer_beta2", "outer_tau", "clip", "warmup",
             "samples", "weighted", "link")  # fmt: skip
+_UNHEARD = 50  # steps without a loss, until scout+ asks for it
 Evaluate = Callable[[torch.nn.Module, int, int], Tuple[int, int, float]]
 
 
@@ -97,6 +100,8 @@ class Site:
             self._abandon()
             raise
         self._touch()
+        policy = os.environ.get("PHUB_SCOUT_POLICY") or (scout or {}).get("policy")
+        self._unheard: Optional[int] = 0 if policy == "scout+" and evaluate else None
 
     def _named(self) -> List[Tuple[str, torch.Tensor, bool]]:
         """What is exchanged: trained parameters, then buffers of floats."""
@@ -148,6 +153,7 @@ class Site:
 
     def lost(self, loss: float, samples: int) -> None:
         """Before step(), for decision.train, and scout+ wants to know: the mini-batch's mean loss, and how many samples it had."""
+        self._unheard = None
         self._site.lost(float(loss) * samples, samples)
 
     def score(self, samples: int, correct: Optional[int] = None, loss: Optional[float] = None) -> None:
@@ -168,6 +174,10 @@ class Site:
             gradients.append(held[-1].data_ptr())
         if all(tensor.grad is None for tensor, _ in self._tensors):
             gradients = None
+        if self._unheard is not None:
+            self._unheard += 1
+            if self._unheard == _UNHEARD:
+                warnings.warn(f"{_UNHEARD} steps without site.lost(loss, samples): scout+ tries no model then, and does not see what no theta mends", stacklevel=2)
         try:
             self._resumed(lambda: self._site.step(gradients, rate, timeout))
         finally:
