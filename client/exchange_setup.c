@@ -14,8 +14,9 @@
 #include "transport/handshake.h"
 #include "transport/seal.h"
 
-#define SETUP_LOOK_NS   1000000ull /* a connection that is being made, of which no fd tells, is looked at this often */
-#define SETUP_REDIAL_NS 100000000ull /* until a connection that broke is begun anew; then twice that, ... */
+#define SETUP_LOOK_NS      1000000ull /* a connection that is being made, of which no fd tells, is looked at this often */
+#define SETUP_HANDSHAKE_NS 10000000000ull /* beyond the time after which a peer is lost, for a first handshake */
+#define SETUP_REDIAL_NS    100000000ull   /* until a connection that broke is begun anew; then twice that, ... */
 
 enum { SETUP_REDIAL_DOUBLINGS = 4 };
 enum { SETUP_CORES_BYTE = 256 }; /* up to so many cores, a placement has one byte a chunk; else two, little-endian */
@@ -318,11 +319,12 @@ static int setup_again(struct exchange *x, struct lane *lane, int error, uint64_
 
 /*
  * A handshake that takes longer than this is begun anew, once: what it waits for was not sent, or is of no use. That
- * the box is there, and how it is, the session knows.
+ * the box is there, and how it is, the session knows; transports have limits of their own, which are shorter, and say
+ * better what is wrong.
  */
 static uint64_t setup_overdue(const struct exchange *x, const struct lane *lane)
 {
-	return lane->dialled_ns + x->session->lost_ns;
+	return lane->dialled_ns + x->session->lost_ns + SETUP_HANDSHAKE_NS;
 }
 
 /* May another attempt end better? */

@@ -656,13 +656,13 @@ static void handshakes_that_nobody_answers(void **state)
 		p = r.workers[0];
 		assert_int_equal(phub_key(p, "w", PHUB_F32, 5000, 0, 0), 0);
 		assert_int_equal(client_start_begin(p, &e), 0);
-		rig_run(&r, 4000 * MS);
+		rig_run(&r, 14000 * MS);
 		r.box.deaf_lanes = !heals; /* what the first handshake waits for is never said */
 		rig_run(&r, 900 * MS);
 		assert_int_equal(client_started(p), -EAGAIN);
 		rig_run(&r, 300 * MS);
 		assert_int_equal(client_started(p), heals ? 0 : -EAGAIN);
-		rig_run(&r, 6000 * MS);
+		rig_run(&r, 16000 * MS);
 		if (heals)
 			assert_int_equal(client_started(p), 0);
 		else
