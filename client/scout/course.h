@@ -64,9 +64,11 @@ struct window {
 	uint64_t told, told_within;           /* bytes, by the windows before; */
 	uint64_t exchanges, exchanges_within; /* likewise */
 	double sent, sent_within;             /* bytes in it, as it has landed, mean of sites */
+	double batches;                       /* loss of mini-batches in the window, summed over */
+	uint64_t trained;                     /* samples; */
+	double said_batches;                  /* of these, by the report, which has not landed yet */
+	uint64_t said_trained;
 	/* SCOUT_PLUS: */
-	double batches;         /* loss of mini-batches in the window, summed over */
-	uint64_t trained;       /* samples */
 	double levels[2];       /* of the mean model after the last two windows; NaN: not known */
 	uint64_t tried_samples; /* for the latter */
 	bool shows;             /* the exchange that is offered has what mean.h wants to know */
@@ -210,6 +212,8 @@ bool window_shows(const struct phub_site *s);
 void window_show(struct phub_site *s, unsigned t);
 /* That exchange has landed: tries it. */
 void window_see(struct phub_site *s);
+/* The report has landed, here or at the others: what it said of training is not said again. */
+void window_said(struct phub_site *s);
 /* The reports are here: decides. */
 void window_land(struct phub_site *s);
 

@@ -169,8 +169,10 @@ static void sync_settle(struct phub_site *s, const struct slot *root)
 	for (unsigned t = 0; t < s->config.tensor_count && s->offered && root->exchanges > s->exchanges; t++)
 		if (site_exchanges(&s->site, t))
 			site_accept(&s->site, t, course_at(s, s->offers, t));
-	if (root->exchanges > s->exchanges)
+	if (root->exchanges > s->exchanges) {
 		s->offered = s->pending = s->window.open = s->window.shows = false;
+		window_said(s);
+	}
 	course_withdraw(s);
 }
 

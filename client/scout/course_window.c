@@ -179,8 +179,8 @@ static void window_trained(struct phub_site *s)
 
 	w->home = (struct scout_report){
 		.trained = w->trained, .train = w->trained > 0 ? w->batches / (double)w->trained : NAN};
-	w->batches = 0;
-	w->trained = 0;
+	w->said_batches = w->batches;
+	w->said_trained = w->trained;
 	window_take(s, NULL);
 	if (window_sound(s))
 		w->infected = false;
@@ -368,6 +368,16 @@ static void window_read(struct phub_site *s)
 	}
 }
 
+void window_said(struct phub_site *s)
+{
+	struct window *w = &s->window;
+
+	w->batches -= w->said_batches;
+	w->trained -= w->said_trained;
+	w->said_batches = 0;
+	w->said_trained = 0;
+}
+
 void window_land(struct phub_site *s)
 {
 	struct window *w = &s->window;
@@ -375,6 +385,7 @@ void window_land(struct phub_site *s)
 	window_read(s);
 	window_weigh(s);
 	w->open = w->tried = w->strange = w->broken = w->midway.kept = false;
+	window_said(s);
 	w->told = s->site.counts.bytes_paper;
 	w->told_within = within_bytes(s);
 	w->exchanges = s->site.counts.exchanges;
