@@ -63,6 +63,16 @@ static void log_fixed(const struct phub_site *s, struct scout_config *out)
 	out->model_bytes = (uint64_t)s->site.elements * SITE_VALUE_BYTES;
 }
 
+/* What BSP says at a step: what is not trained it does not exchange. */
+static uint64_t log_bsp(const struct phub_site *s)
+{
+	uint64_t bytes = 0;
+
+	for (unsigned t = 0; t < s->config.tensor_count; t++)
+		bytes += s->tensors[t].trained ? (uint64_t)s->tensors[t].elements * SITE_VALUE_BYTES : 0;
+	return bytes;
+}
+
 /* A pipe or a device has nothing of a run before. */
 static bool log_clear(struct phub_site *s)
 {
@@ -77,6 +87,7 @@ void course_log_run(struct phub_site *s)
 	struct scout_config fixed;
 	struct record_run run = {.algorithm = s->config.algorithm,
 		.scout = &s->scout.config,
+		.bsp_bytes = log_bsp(s),
 		.sites = s->world,
 		.rank = s->rank,
 		.job = s->phub->settings.url.job,
@@ -178,7 +189,7 @@ static void log_bytes(struct phub_site *s, struct record_decision *d)
 	s->logged_travel += d->bytes_travel;
 	s->logged_within += s->window.sent_within;
 	d->bytes_total = s->logged_bytes + s->logged_travel;
-	d->bytes_bsp = (double)s->scout.config.model_bytes * (double)d->t;
+	d->bytes_bsp = (double)log_bsp(s) * (double)d->t;
 }
 
 void course_log_decision(struct phub_site *s, double theta)

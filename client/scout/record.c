@@ -250,6 +250,8 @@ size_t record_run(const struct record_run *run, char *out, size_t room)
 	field_whole(&l, "period", c->period);
 	field_whole(&l, "sites", run->sites);
 	field_whole(&l, "model_bytes", c->model_bytes);
+	if (run->bsp_bytes > 0 && run->bsp_bytes != c->model_bytes)
+		field_whole(&l, "bsp_bytes", run->bsp_bytes);
 	field_seed(&l, "seed", c->seed);
 	field_whole(&l, "rank", run->rank);
 	run_costs(&l, c);

@@ -24,6 +24,7 @@
 struct record_run {
 	enum site_algorithm algorithm;
 	const struct scout_config *scout; /* policy, thetas, period, model_bytes, seed and what costs weigh */
+	uint64_t bsp_bytes; /* that BSP says at a step: not what is not trained; 0, or the model's: left out */
 	unsigned sites, rank;
 	const char *job;            /* NULL: left out */
 	const char *transport;      /* of the writer's payload: nothing is coded over shm; NULL: left out */

@@ -265,10 +265,10 @@ def sent(path, state):
 
 
 def tell_end(net, steps, right, bytes_sent, bytes_mean):
-    model = 4 * sum(tensor.numel() for tensor in floats(net))
+    model = 4 * sum(tensor.numel() for tensor in net.parameters())  # of running statistics BSP says nothing
     ratio = steps * model / bytes_sent if bytes_sent else 1
     words = "as many as" if abs(ratio - 1) < 0.005 else f"{ratio:.1f} times fewer than" if ratio > 1 else f"{1 / ratio:.2f} times as many as"
-    fewer = f", {words} the model at each step" if bytes_sent else ""
+    fewer = f", {words} BSP" if bytes_sent else ""
     print(f"accuracy {100 * right:.2f} %; a site has sent {bytes_sent:.0f} bytes{fewer}, and {bytes_mean} more for the mean that was scored", flush=True)
 
 

@@ -460,7 +460,8 @@ struct scout_log_total scout_log_total(const struct scout_log *log)
 		total.accuracy = scout_log_number(score, "accuracy");
 		total.loss = scout_log_number(score, "loss");
 	}
-	total.bsp = scout_log_number(log->run, "model_bytes") * (double)total.t;
+	total.bsp = scout_log_number(log->run, json_object_get(log->run, "bsp_bytes") ? "bsp_bytes" : "model_bytes") *
+		    (double)total.t;
 	if (last && isfinite(bsp))
 		total.bsp = bsp / scout_log_number(last, "t") * (double)total.t;
 	total.spent = log_spent(log, &total);

@@ -79,6 +79,10 @@ def fewer():
         check(f"since the start, {words}\n" in phub("explain", path, "--at", 80)[0], f"{words}: {phub('explain', path, '--at', 80)[0]}")
 
 
+    path = made("statistics", [], {"t": 80, "bytes": 20 * MODEL}, bsp_bytes=MODEL // 2, policy="fixed", thetas=[1])  # of what is not trained BSP says nothing
+    check(lines(phub("compare", "--json", path)[0])[0]["bytes_bsp"] == 40 * MODEL, phub("compare", "--json", path)[0])
+
+
 def not_known():
     """dry-run: sums are of windows in which its course is known, and no further; what they are by is said, and what travels is in them"""
     path = made("partly", [{"AL": 0.2, "bytes_travel": MODEL, "shadow": [{"theta": 5, "bytes": 2 * MODEL}]}] * 4, {}, sigma=0.05, algorithm="gaia")

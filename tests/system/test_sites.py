@@ -201,7 +201,7 @@ def off():
                 for other, end in zip(ends, without, strict=True):
                     check(other["hash"] == end["hash"] and other["bytes"] == end["bytes"], f"{other} is not {end}")
                 check([line["scout"] for line in lines] == ["run"] + ["decision"] * windows + ["end"], f"{lines}")
-                check(lines[0]["policy"] == "fixed" and lines[0]["model_bytes"] == 5200 and lines[0]["first"] == theta, f"{lines[0]}")
+                check(lines[0]["policy"] == "fixed" and lines[0]["model_bytes"] == 5200 and lines[0]["bsp_bytes"] == 5160 and lines[0]["first"] == theta, f"{lines[0]}")
                 sent = sum(end["bytes"] for end in ends) / WORLD
                 check(abs(lines[-1]["bytes"] - sent) < 1 and lines[-1]["bytes_travel"] == 0 and lines[-1]["theta"] == theta, f"{lines[-1]}")
             check(all(line["AL"] is None and line["next"] == theta and 0 < line["r_all"] < 1 for line in logs[1][1:-1]), f"{logs[1]}")

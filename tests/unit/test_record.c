@@ -63,6 +63,7 @@ static void test_a_run_has_what_its_decisions_hang_on(void **state)
 	struct scout_config c = config_of(SCOUT_HILL);
 	struct record_run run = {.algorithm = SITE_GAIA,
 		.scout = &c,
+		.bsp_bytes = 30000,
 		.sites = 5,
 		.rank = 2,
 		.job = "a \"job\"\n",
@@ -75,6 +76,7 @@ static void test_a_run_has_what_its_decisions_hang_on(void **state)
 	json_t *j = parsed(line, record_run(&run, line, sizeof(line)));
 
 	(void)state;
+	assert_true(number_of(j, "model_bytes") == 30760 && number_of(j, "bsp_bytes") == 30000);
 	assert_string_equal(text_of(j, "scout"), "run");
 	assert_int_equal(number_of(j, "version"), RECORD_VERSION);
 	assert_string_equal(text_of(j, "algorithm"), "gaia");
