@@ -332,12 +332,13 @@ static bool setup_may_again(const struct exchange *x, const struct lane *lane, i
 {
 	if (error == -EALREADY) /* what is left of the last one is in its way */
 		return lane->broke_ns > 0;
-	return error == -ETIMEDOUT || (handshake_hung_up(error) && !x->transport->ops->reconnects);
+	return handshake_hung_up(error) && !x->transport->ops->reconnects; /* others try by themselves */
 }
 
 /* The next step of a lane that never was up. */
 static int setup_step(struct exchange *x, struct lane *lane, uint32_t window, uint64_t now_ns, struct err *e)
 {
+	bool overdue;
 	int rc;
 
 	if (lane->state == LANE_BROKEN) {
@@ -347,10 +348,11 @@ static int setup_step(struct exchange *x, struct lane *lane, uint32_t window, ui
 	if (lane->dialled_ns == 0)
 		lane->dialled_ns = now_ns;
 	rc = x->transport->ops->established(x->transport, lane->conn, e);
-	if (rc == -EAGAIN && now_ns >= setup_overdue(x, lane))
+	overdue = rc == -EAGAIN && now_ns >= setup_overdue(x, lane);
+	if (overdue)
 		rc = err_set(e, -ETIMEDOUT,
 			"the box does not answer the handshake of a data connection to its core %" PRIu32, lane->core);
-	if (setup_may_again(x, lane, rc))
+	if (overdue || setup_may_again(x, lane, rc))
 		return setup_again(x, lane, rc, now_ns, e);
 	if (rc == 0)
 		rc = setup_adopt(x, lane, window, e);

@@ -47,13 +47,13 @@ struct client_subject {
 	uint64_t round;
 };
 
-/* What the box said about waits that take long. */
 /* How ranks went last, where nobody has asked for it since: bit r % 64 of word r / 64. */
 struct client_gone {
 	uint64_t left[WIRE_WORLD_MAX / 64], lost[WIRE_WORLD_MAX / 64];
 	char why[SESSION_WHY_BYTES]; /* the last that was lost, as the box has it; "": it did not say */
 };
 
+/* What the box said about waits that take long. */
 struct client_notice {
 	bool valid;
 	struct client_subject subject;

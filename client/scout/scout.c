@@ -479,9 +479,8 @@ static void scout_say_mean(const struct scout *s, const struct plus_verdict *v, 
 	else
 		snprintf(to, room,
 			"the mean model's loss is %.2f more than the sites' own even where they talk at each step: "
-			"batch "
-			"normalization by statistics of no site? No theta mends that; group normalization does; or "
-			"evaluate() tries other data",
+			"batch normalization by statistics of no site? No theta mends that; group normalization does; "
+			"or evaluate() tries other data",
 			v->beyond);
 }
 

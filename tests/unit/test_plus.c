@@ -13,32 +13,13 @@
 #include <cmocka.h>
 
 #include "client/scout/plus.h"
+#include "tests/unit/chance.h"
 
 enum { SITES = 5, PERIOD = 25, MODEL = 1000 };
 
 static const double grid[] = {1, 2, 5, 10, 20, 50, 100};
 
 #define THETAS (sizeof(grid) / sizeof(grid[0]))
-
-/* ---- chance, of the test's own ---- */
-
-static uint64_t seed;
-
-static double chance(void)
-{
-	seed = seed * 6364136223846793005u + 1442695040888963407u;
-	return (double)(seed >> 11) * 0x1p-53;
-}
-
-/* Mean 0 and deviation 1. */
-static double normal(void)
-{
-	double sum = -6;
-
-	for (unsigned i = 0; i < 12; i++)
-		sum += chance();
-	return sum;
-}
 
 /* ---- statistics ---- */
 
@@ -80,7 +61,7 @@ static void test_coverage(void **state)
 	unsigned left_out = 0;
 
 	(void)state;
-	seed = 1;
+	chance_seed = 1;
 	for (unsigned run = 0; run < 1000; run++) {
 		struct sequence s = {0};
 		bool out = false;
@@ -99,7 +80,7 @@ static void test_coverage(void **state)
 static void test_watch(void **state)
 {
 	(void)state;
-	seed = 2;
+	chance_seed = 2;
 	for (unsigned run = 0; run < 100; run++) {
 		struct watch w = {0};
 		unsigned after = 0;
@@ -309,7 +290,7 @@ static void test_rate(void **state)
 static void test_drift(void **state)
 {
 	(void)state;
-	seed = 3;
+	chance_seed = 3;
 	for (unsigned run = 0; run < 40; run++) {
 		const double from = run & 1 ? 0 : 40, to = run & 1 ? 40 : 1;
 		struct world w;
@@ -374,7 +355,7 @@ static void test_budgets(void **state)
 	struct world w;
 
 	(void)state;
-	seed = 4;
+	chance_seed = 4;
 	world_init(&w, 10);
 	w.tells = true;
 	world_settle(&w);
@@ -407,7 +388,7 @@ static void test_first_trials(void **state)
 	unsigned trials = 0, last = 0;
 
 	(void)state;
-	seed = 4;
+	chance_seed = 4;
 	world_init(&w, 10);
 	w.tells = true;
 	for (unsigned i = 0; i < 200; i++) {
@@ -436,7 +417,7 @@ static void test_few_and_many(void **state)
 	struct world w;
 
 	(void)state;
-	seed = 4;
+	chance_seed = 4;
 	world_init(&w, 10);
 	w.batch = 200;
 	assert_true(world_settle(&w) > 0); /* nobody has tried a model yet */
@@ -462,7 +443,7 @@ static void test_probes(void **state)
 		struct world w;
 		unsigned at, seen = 0;
 
-		seed = 5;
+		chance_seed = 5;
 		world_init(&w, 10);
 		w.tells = true;
 		w.batch = run < 2 ? 20 : 100;
@@ -491,7 +472,7 @@ static void test_worth(void **state)
 		struct world w;
 		unsigned at;
 
-		seed = 6;
+		chance_seed = 6;
 		world_init(&w, 2);
 		w.config.sigma = run < 2 ? 0.01 : 10;
 		w.config.worth = costs / (pays ? 0.05 : 0.2);

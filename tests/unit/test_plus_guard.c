@@ -13,32 +13,13 @@
 #include <cmocka.h>
 
 #include "client/scout/plus.h"
+#include "tests/unit/chance.h"
 
 enum { PERIOD = 50, BATCH = 20, NEVER = 1 << 20 };
 
 static const double grid[] = {1, 2, 5, 10, 20, 50, 100};
 
 #define THETAS (sizeof(grid) / sizeof(grid[0]))
-
-/* ---- chance, of the test's own ---- */
-
-static uint64_t seed;
-
-static double chance(void)
-{
-	seed = seed * 6364136223846793005u + 1442695040888963407u;
-	return (double)(seed >> 11) * 0x1p-53;
-}
-
-/* Mean 0 and deviation 1. */
-static double normal(void)
-{
-	double sum = -6;
-
-	for (unsigned i = 0; i < 12; i++)
-		sum += chance();
-	return sum;
-}
 
 /* ---- evidence ---- */
 
@@ -62,7 +43,7 @@ static void test_evidence(void **state)
 	unsigned wrong = 0, right = 0, soon = 0;
 
 	(void)state;
-	seed = 1;
+	chance_seed = 1;
 	for (unsigned run = 0; run < 2000; run++) {
 		wrong += certain_at(0, 300, 40) != NEVER;
 		right += certain_at(1, 100, 40) != NEVER;
@@ -147,6 +128,16 @@ static unsigned sites_turn(struct sites *s)
 	return s->index;
 }
 
+/* Three sites whose mean model loses more than theirs, as far as doubt. */
+static void sites_in_doubt(struct sites *s)
+{
+	sites_init(s, 3, 3, THETAS);
+	s->beyond = 0.3;
+	while (s->verdict.cause != PLUS_DOUBTS && s->windows < 20)
+		sites_turn(s);
+	assert_int_equal(s->verdict.cause, PLUS_DOUBTS);
+}
+
 /* The window in which it says that no theta helps, of at most so many. */
 static unsigned sites_told(struct sites *s, unsigned most)
 {
@@ -169,7 +160,7 @@ static void test_few_sites(void **state)
 	for (unsigned i = 0; i < 4; i++) {
 		unsigned at = 0;
 
-		seed = 3;
+		chance_seed = 3;
 		for (unsigned run = 0; run < 50; run++) {
 			struct sites s;
 
@@ -190,7 +181,7 @@ static void test_silent(void **state)
 	unsigned told = 0;
 
 	(void)state;
-	seed = 4;
+	chance_seed = 4;
 	for (unsigned run = 0; run < 400; run++) {
 		struct sites s;
 
@@ -211,11 +202,8 @@ static void test_doubts(void **state)
 	unsigned doubts = 0;
 
 	(void)state;
-	seed = 5;
-	sites_init(&s, 3, 3, THETAS);
-	s.beyond = 0.3;
-	while (s.verdict.cause != PLUS_DOUBTS && s.windows < 20)
-		sites_turn(&s);
+	chance_seed = 5;
+	sites_in_doubt(&s);
 	assert_int_equal(s.verdict.cause, PLUS_DOUBTS);
 	assert_int_equal(s.plus.apart_tight.count, 2);
 	assert_int_equal(s.index, 0);
@@ -245,11 +233,8 @@ static void test_chance(void **state)
 	struct sites s;
 
 	(void)state;
-	seed = 6;
-	sites_init(&s, 3, 3, THETAS);
-	s.beyond = 0.3;
-	while (s.verdict.cause != PLUS_DOUBTS && s.windows < 20)
-		sites_turn(&s);
+	chance_seed = 6;
+	sites_in_doubt(&s);
 	s.beyond = 0;
 	for (unsigned i = 0; i < 3; i++)
 		sites_turn(&s);
@@ -296,7 +281,7 @@ static void test_fine(void **state)
 	struct sites s;
 
 	(void)state;
-	seed = 7;
+	chance_seed = 7;
 	sites_init(&s, 2, 0, 1);
 	s.noise = 0.2;
 	s.beyond = 0.16;
@@ -316,11 +301,8 @@ static void test_nothing(void **state)
 	struct sites s;
 
 	(void)state;
-	seed = 5;
-	sites_init(&s, 3, 3, THETAS);
-	s.beyond = 0.3;
-	while (s.verdict.cause != PLUS_DOUBTS && s.windows < 20)
-		sites_turn(&s);
+	chance_seed = 5;
+	sites_in_doubt(&s);
 	for (unsigned i = 0; i < 3; i++) {
 		const struct evidence before = s.plus.apart_tight;
 
