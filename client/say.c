@@ -156,6 +156,7 @@ int client_say_job(
 	job.wait_ms = settings->wait_ms;
 	job.resumes = s->resumes;
 	job.here = settings->here;
+	job.sites = (char *)(uintptr_t)settings->sites;
 	job.chunk_bytes = chunk_bytes;
 	job.chunk_default = settings->chunk_bytes == 0;
 	job.key_count = s->keyring->count;

@@ -57,8 +57,9 @@ static void sync_news(const struct phub_site *s)
 }
 
 /*
- * The options that all sites have alike: from the lowest byte on the algorithm, the outer optimizer, the policy above
- * 0, who is weighted; then a CRC32C of all their numbers. Theta is not among them, as all take that of `root`.
+ * The options that all sites have alike: from the lowest byte on the outer optimizer, the policy above 0, who is
+ * weighted; then a CRC32C of all their numbers. The algorithm the box has compared, as keys follow from it; and theta
+ * is not among them, as all take that of `root`.
  */
 static uint64_t sync_terms(const struct phub_site *s)
 {
@@ -69,8 +70,8 @@ static uint64_t sync_terms(const struct phub_site *s)
 	uint64_t crc = crc_32c(0, &scout, sizeof(scout));
 
 	crc = crc_32c((uint32_t)crc, numbers, outer ? sizeof(numbers) : 0);
-	return (uint64_t)s->config.algorithm | (outer ? (uint64_t)o->kind : 0) << 8 |
-	       (s->scouted ? (uint64_t)s->scout_config.policy + 1 : 0) << 16 | (uint64_t)s->weighted << 24 | crc << 32;
+	return (outer ? (uint64_t)o->kind : 0) | (s->scouted ? (uint64_t)s->scout_config.policy + 1 : 0) << 8 |
+	       (uint64_t)s->weighted << 16 | crc << 32;
 }
 
 int course_sync_begin(struct phub_site *s, struct slot *own)
@@ -106,33 +107,32 @@ static unsigned sync_byte(uint64_t terms, unsigned which)
 
 static const char *sync_policy(uint64_t terms)
 {
-	unsigned above = sync_byte(terms, 2);
+	unsigned above = sync_byte(terms, 1);
 
 	return above ? scout_policy_name((enum scout_policy)(above - 1)) : "none";
 }
 
-/* The first in which they differ, as "its algorithm is dgc, and here it is gaia". */
+/* The first in which they differ, as "its outer optimizer is adam, and here it is yogi". */
 static void sync_tell(uint64_t theirs, uint64_t own, char *out, size_t room)
 {
 	static const char *const truths[] = {"not weighted by samples", "weighted by samples"};
-	const char *what[] = {"algorithm", "outer optimizer", "scout's policy"};
-	const char *names[][2] = {{site_algorithm_name((enum site_algorithm)sync_byte(theirs, 0)),
-					  site_algorithm_name((enum site_algorithm)sync_byte(own, 0))},
-		{outer_name((enum outer_kind)sync_byte(theirs, 1)), outer_name((enum outer_kind)sync_byte(own, 1))},
+	const char *what[] = {"outer optimizer", "scout's policy"};
+	const char *names[][2] = {
+		{outer_name((enum outer_kind)sync_byte(theirs, 0)), outer_name((enum outer_kind)sync_byte(own, 0))},
 		{sync_policy(theirs), sync_policy(own)}};
 
-	for (unsigned i = 0; i < 3; i++) {
+	for (unsigned i = 0; i < 2; i++) {
 		if (sync_byte(theirs, i) == sync_byte(own, i))
 			continue;
 		snprintf(out, room, "its %s is %s, and here it is %s", what[i], names[i][0], names[i][1]);
 		return;
 	}
-	if (sync_byte(theirs, 3) != sync_byte(own, 3))
-		snprintf(out, room, "it is %s, and this one is %s", truths[sync_byte(theirs, 3) & 1],
-			truths[sync_byte(own, 3) & 1]);
+	if (sync_byte(theirs, 2) != sync_byte(own, 2))
+		snprintf(out, room, "it is %s, and this one is %s", truths[sync_byte(theirs, 2) & 1],
+			truths[sync_byte(own, 2) & 1]);
 	else
 		snprintf(out, room, "%s are others",
-			sync_byte(own, 2)
+			sync_byte(own, 1)
 				? "numbers of its scout (thetas, period, seed, sigma and so on) or of its outer "
 				  "optimizer"
 				: "numbers of its outer optimizer");

@@ -218,6 +218,13 @@ static int sites_left_ms(const phub_site_t *s, uint64_t deadline_ns)
 	return clock_timeout_ms(s->phub->env.now(s->phub->env.ctx), deadline_ns);
 }
 
+/* The keys follow from this: where it differs the box says so, and not which key does. */
+static void sites_say(phub_site_t *s)
+{
+	snprintf(s->phub->settings.sites, sizeof(s->phub->settings.sites), "%s%s",
+		site_algorithm_name(s->config.algorithm), s->scouted ? " with a scout" : "");
+}
+
 static int sites_name(phub_site_t *s)
 {
 	int rc;
@@ -231,6 +238,7 @@ static int sites_name(phub_site_t *s)
 	rc = course_init(s, api_last_error());
 	if (rc < 0)
 		return rc;
+	sites_say(s);
 	rc = unsound_init(s, api_last_error());
 	if (rc == 0 && !s->at_box)
 		rc = s->slots_key = phub_key(

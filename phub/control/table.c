@@ -46,6 +46,18 @@ static void table_fill_spec(const Phub__Job *job, uint32_t world, struct spec *s
 		spec->group_count = 1; /* an all-reduce has nothing to say about its groups */
 }
 
+static bool table_name_valid(const char *name)
+{
+	size_t length = strnlen(name, TABLE_NAME_BYTES_MAX + 1);
+
+	if (length == 0 || length > TABLE_NAME_BYTES_MAX)
+		return false;
+	for (size_t i = 0; i < length; i++)
+		if ((unsigned char)name[i] < 0x20 || name[i] == 0x7f)
+			return false;
+	return true;
+}
+
 static int table_check(const struct table *t, const Phub__Job *job, uint64_t keys_max, struct err *e)
 {
 	uint32_t bytes = t->chunk_bytes;
@@ -67,6 +79,9 @@ static int table_check(const struct table *t, const Phub__Job *job, uint64_t key
 	if (strlen(job->transport) >= sizeof(t->transport))
 		return err_set(e, -EINVAL, "a transport's name of %zu characters; allowed are %u",
 			strlen(job->transport), TABLE_TRANSPORT_BYTES - 1);
+	if (job->sites[0] && (strlen(job->sites) >= sizeof(t->sites) || !table_name_valid(job->sites)))
+		return err_set(
+			e, -EINVAL, "what sites do is over %u characters or not printable", TABLE_SITES_BYTES - 1);
 	return 0;
 }
 
@@ -112,6 +127,7 @@ int table_create(const Phub__Job *job, uint32_t world, uint32_t chunk_bytes, uin
 		return rc;
 	}
 	memcpy(t->transport, job->transport, strlen(job->transport) + 1);
+	memcpy(t->sites, job->sites, strlen(job->sites) + 1);
 	*out = t;
 	return 0;
 }
@@ -183,18 +199,6 @@ static int table_reserve_name(struct table *t, size_t bytes)
 	t->names = grown;
 	t->name_room = room;
 	return 0;
-}
-
-static bool table_name_valid(const char *name)
-{
-	size_t length = strnlen(name, TABLE_NAME_BYTES_MAX + 1);
-
-	if (length == 0 || length > TABLE_NAME_BYTES_MAX)
-		return false;
-	for (size_t i = 0; i < length; i++)
-		if ((unsigned char)name[i] < 0x20 || name[i] == 0x7f)
-			return false;
-	return true;
 }
 
 static int table_check_key(const struct table *t, const Phub__Key *key, struct err *e)
@@ -304,6 +308,7 @@ void table_job(const struct table *t, Phub__Job *out)
 	out->quorum = s->quorum;
 	out->wait_ms = t->wait_ms;
 	out->here = t->here;
+	out->sites = (char *)(uintptr_t)t->sites;
 	out->seal = (Phub__Seal)(s->seal - SEAL_GMAC);
 	out->chunk_bytes = t->chunk_bytes;
 	out->chunk_default = t->chunk_default;

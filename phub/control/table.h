@@ -17,6 +17,7 @@
 
 #define TABLE_NAME_BYTES_MAX  255u /* of a key's name */
 #define TABLE_TRANSPORT_BYTES 16u
+#define TABLE_SITES_BYTES     32u
 
 struct table {
 	struct spec spec; /* all that Job says; name, world and plan are the job's to fill in */
@@ -26,6 +27,7 @@ struct table {
 	bool resumes;       /* its rank was in the job when that ran before; not compared */
 	bool here;          /* the box above has no part in it */
 	char transport[TABLE_TRANSPORT_BYTES];
+	char sites[TABLE_SITES_BYTES];   /* what they do; "": its rank is none */
 	struct association *association; /* the spec's; NULL: none */
 	char *association_text;          /* of it, in its one form */
 	uint32_t key_count;              /* announced by Job */

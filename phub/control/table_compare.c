@@ -45,7 +45,7 @@ static struct table_word table_association(const struct table *t)
 	return w;
 }
 
-enum { TABLE_OPTIONS = 16 };
+enum { TABLE_OPTIONS = 17 };
 
 /* The options in the order in which they are compared. */
 static void table_options(const struct table *t, struct table_word out[TABLE_OPTIONS])
@@ -68,6 +68,7 @@ static void table_options(const struct table *t, struct table_word out[TABLE_OPT
 	out[13] = table_text(s->encrypt ? "true" : "false");
 	out[14] = table_association(t);
 	out[15] = table_text(t->here ? "true" : "false");
+	out[16] = table_text(t->sites[0] ? t->sites : "none");
 }
 
 /* What it is to a checkpoint: the chunks on disk depend on it, or a job that goes on from there may change it. */
@@ -92,6 +93,7 @@ static const struct table_option {
 	{"association", OPTION_MAY},
 	/* Nor of where its ranks are. */
 	{"here", OPTION_UNTOLD},
+	{"algorithm of sites", OPTION_MAY},
 };
 
 /* Whose tables, as messages say it. */

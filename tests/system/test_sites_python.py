@@ -150,9 +150,13 @@ def test_average(box):
 
 
 PLUS = {"thetas": [1, 5], "policy": "scout+"}
-DISAGREE = (  # of rank 0, of the others, and what these say of it
-    ({"algorithm": "gaia", "theta": 0.1}, {"algorithm": "dgc", "theta": 0.1}, "its algorithm is gaia, and here it is dgc"),
-    ({"algorithm": "bsp"}, {"algorithm": "local"}, "its algorithm is bsp, and here it is local"),
+UNLIKE = (  # of rank 0, of the others, and what the box says of each
+    ({"algorithm": "gaia", "theta": 0.1}, {"algorithm": "dgc", "theta": 0.1}, "gaia", "dgc"),
+    ({"algorithm": "gaia", "theta": 0.1}, {}, "gaia", "local"),
+    ({"algorithm": "bsp"}, {}, "bsp", "local"),
+    ({"scout": PLUS}, {}, "local with a scout", "local"),
+)
+DISAGREE = (  # and what the others say of it
     ({"outer": "momentum"}, {"outer": "nesterov"}, "its outer optimizer is momentum, and here it is nesterov"),
     ({"outer": "adam"}, {"outer": "adam", "outer_rate": 0.2}, "numbers of its outer optimizer are others"),
     ({"weighted": True}, {}, "it is weighted by samples, and this one is not"),
@@ -170,6 +174,12 @@ def disagree(rank, box):
             with raises(phub.Error, f"the site of rank {0 if rank else 1} has other options", said if rank else "all sites of a job say the same"):
                 site.start()
             site.close()
+    for number, (first, others, *said) in enumerate(UNLIKE):
+        words = [f"rank 0 says {said[0]}", f" says {said[1]}"]
+        with raises(phub.Error, "algorithm of sites differs", *words), connect(box, f"unlike{number}", rank) as worker:
+            site = phub.Site(worker, **{"algorithm": "local", **(others if rank else first)})
+            site.tensor("w", numpy.zeros(50, numpy.float32).ctypes.data, 50)
+            site.start()
 
 
 def test_disagree(box):

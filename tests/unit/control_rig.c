@@ -314,6 +314,8 @@ void actor_job(struct actor *c, const struct rig_job *job, uint32_t key_count)
 	message.reproducible = job->reproducible;
 	message.resumes = job->resumes;
 	message.seal = (Phub__Seal)job->seal;
+	if (job->sites)
+		message.sites = (char *)(uintptr_t)job->sites;
 	message.key_count = key_count;
 	message.groups = groups;
 	message.n_groups = 1;

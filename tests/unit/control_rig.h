@@ -67,7 +67,7 @@ struct rig_job {
 	bool reproducible, resumes;
 	int seal;
 	double lr;
-	const char *transport;
+	const char *transport, *sites; /* NULL: loop, none */
 };
 
 /* The client's half of the box's sessions with its standby, of the next box; NULL: none. */
