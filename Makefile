@@ -533,7 +533,7 @@ bench-encrypt: deps-bench ## what encryption costs on each transport, into BUILD
 STUDY = BUILD='$(BUILD)' tests/bench/study.py $(STUDY_OPTIONS)
 
 .PHONY: study study-full study-torch
-study: deps-bench ## the findings on sites with skewed labels, a PASS or FAIL each, into BUILD/study/report.md: 15 minutes on two idle CPUs (STUDY_OPTIONS='--lines R1,R6 --on valid --jobs 1 --plot')
+study: deps-bench ## the findings on sites with skewed labels, a PASS or FAIL each, into BUILD/study/report.md: 5 to 15 minutes on two CPUs (STUDY_OPTIONS='--lines R1,R6 --on valid --jobs 1 --plot')
 	@$(MAKE) --no-print-directory $(SKEW_STUDY)
 	@$(STUDY)
 
