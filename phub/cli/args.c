@@ -55,7 +55,8 @@ static int args_read_number(const char *text, const char **end, uint64_t *out)
 	return errno ? -ERANGE : 0;
 }
 
-int args_read_bytes(const char *text, uint64_t *out)
+/* How many bytes the unit has; 0: it is none. */
+static uint64_t args_unit_bytes(const char *unit)
 {
 	static const struct {
 		const char *name;
@@ -63,16 +64,22 @@ int args_read_bytes(const char *text, uint64_t *out)
 	} units[] = {{"", 1}, {"B", 1}, {"K", 1000}, {"M", 1000000}, {"G", 1000000000}, {"KB", 1000}, {"MB", 1000000},
 		{"GB", 1000000000}, {"T", UINT64_C(1000000000000)}, {"TB", UINT64_C(1000000000000)}, {"KiB", 1 << 10},
 		{"MiB", 1 << 20}, {"GiB", 1 << 30}, {"TiB", UINT64_C(1) << 40}};
+
+	for (size_t i = 0; i < sizeof(units) / sizeof(units[0]); i++)
+		if (strcasecmp(unit, units[i].name) == 0)
+			return units[i].bytes;
+	return 0;
+}
+
+int args_read_bytes(const char *text, uint64_t *out)
+{
 	const char *end;
-	uint64_t number;
+	uint64_t number, unit;
 
 	if (args_read_number(text, &end, &number) < 0)
 		return -EINVAL;
-	for (size_t i = 0; i < sizeof(units) / sizeof(units[0]); i++) {
-		if (strcasecmp(end, units[i].name) == 0)
-			return __builtin_mul_overflow(number, units[i].bytes, out) ? -EINVAL : 0;
-	}
-	return -EINVAL;
+	unit = args_unit_bytes(end);
+	return unit == 0 || __builtin_mul_overflow(number, unit, out) ? -EINVAL : 0;
 }
 
 int args_read_decimal(const char *text, const struct args_unit *units, double *out)
@@ -152,18 +159,40 @@ static int args_set_list(const struct args_usage *u, const struct args_option *o
 	return ARGS_GO_ON;
 }
 
+/* A number from 0 on at the beginning of the text, like 0.05 or 1e6: strtod() takes signs, blanks, hexadecimals and
+ * infinities too. Sets *end behind it. */
+static int args_read_real(const char *text, char **end, double *out)
+{
+	*out = strtod(text, end);
+	return *end == text || !isdigit((unsigned char)text[*text == '.']) || !isfinite(*out) ||
+			       memchr(text, 'x', (size_t)(*end - text))
+		       ? -EINVAL
+		       : 0;
+}
+
+static int args_set_size(const struct args_usage *u, const struct args_option *o, const char *text)
+{
+	double number;
+	char *end;
+
+	if (args_read_real(text, &end, &number) < 0 || args_unit_bytes(end) == 0)
+		return args_wrong(u,
+			"--%s %s: allowed are bytes, like 1500000, 1.5MB or 64KiB, with units up to TB and TiB",
+			o->name, text);
+	*(double *)o->target = number * (double)args_unit_bytes(end);
+	return ARGS_GO_ON;
+}
+
 static int args_set_reals(const struct args_usage *u, const struct args_option *o, const char *text)
 {
 	struct args_reals list = {0};
 	const char *at = text;
 
 	for (;;) {
+		double number;
 		char *end;
-		double number = strtod(at, &end);
 
-		/* strtod() takes signs, blanks, hexadecimals and infinities too. */
-		if (list.count == ARGS_REALS_MAX || end == at || !isdigit((unsigned char)at[*at == '.']) ||
-			!isfinite(number) || memchr(at, 'x', (size_t)(end - at)) || (*end && *end != ',') ||
+		if (list.count == ARGS_REALS_MAX || args_read_real(at, &end, &number) < 0 || (*end && *end != ',') ||
 			(*end && o->type == ARGS_REAL) || (o->max > 0 && number > (double)o->max))
 			break;
 		list.at[list.count++] = number;
@@ -235,6 +264,8 @@ static int args_set(const struct args_usage *u, const struct args_option *o, con
 	case ARGS_REAL:
 	case ARGS_REALS:
 		return args_set_reals(u, o, text);
+	case ARGS_SIZE:
+		return args_set_size(u, o, text);
 	case ARGS_CHOICE:
 		return args_set_choice(u, o, text);
 	}

@@ -25,6 +25,7 @@ enum args_type {
 	ARGS_LIST,    /* struct args_list: numbers with commas, each min..max */
 	ARGS_REAL,    /* double: a number from 0 on, or to max where that is above 0, "0.05" */
 	ARGS_REALS,   /* struct args_reals: such numbers with commas */
+	ARGS_SIZE,    /* double: bytes, such a number with a unit of ARGS_BYTES or none, "1.5MB" */
 };
 
 struct args_list {

@@ -621,7 +621,7 @@ int scout_run_run(int argc, char **argv)
 			ARGS_REAL, &g->trim, 0, 0, NULL},
 		{"seed", "N", "of its chances (0)", ARGS_NUMBER, &o.seed, 0, SCOUT_SEED_MAX, NULL},
 		{"unit", "NAME", "of costs: bytes, seconds or money (bytes)", ARGS_CHOICE, &g->unit, 0, 0, run_units},
-		{"rate", "BYTES", "seconds: what a link carries in one", ARGS_REAL, &g->rate, 0, 0, NULL},
+		{"rate", "BYTES", "seconds: what a link carries in one, like 12.5MB", ARGS_SIZE, &g->rate, 0, 0, NULL},
 		{"latency", "SECONDS", "seconds: of an exchange, however little it says", ARGS_REAL, &g->latency, 0, 0,
 			NULL},
 		{"price", "PRICE", "money: of 10^9 bytes", ARGS_REAL, &g->price, 0, 0, NULL},

@@ -243,7 +243,7 @@ def prices():
     found = [line for line in lines(path.read_text()) if line["scout"] == "decision"]
     check(all(line["next"] == 0 for line in found) and "no looser one is cheaper by 3 %, as theta does not change 10 seconds of a window's cost" in found[-1]["reason"], str(found[-1]))
     check(lines(phub("dry-run", path, "--unit", "bytes", "--json")[0])[-1]["theta"] > 0, "of bytes a looser one is cheaper")
-    path = skewed("seconds", "--algorithm", "local", "--policy", "hill", "--thetas", "1,2,5", "--unit", "seconds", "--rate", "1e6", "--latency", "0.5")
+    path = skewed("seconds", "--algorithm", "local", "--policy", "hill", "--thetas", "1,2,5", "--unit", "seconds", "--rate", "1MB", "--latency", "0.5")
     holds(phub("explain", path, "--at", 10)[0], r"\n  cost +[\d.]+ = 50 max.*\n +5.052 s a site in exchanges of this window, 1.01 s in what travelled, 6.062 s since the start\n")
 
 
@@ -575,6 +575,7 @@ def run_writes_nothing():
             (["--policy", "scout+", "--thetas", "2,5", "--", "true"], 2, "a grid of local begins with 1"),
             (["--algorithm", "dgc", "--policy", "scout+", "--", "true"], 2, "does not know how far thetas of dgc"),
             (["--unit", "seconds", "--", "true"], 2, "--unit seconds wants --rate"), (["--unit", "money", "--price", "0", "--", "true"], 2, "--unit money wants --price"),
+            (["--unit", "seconds", "--rate", "1Mbit", "--", "true"], 2, "--rate 1Mbit: allowed are bytes, like"), (["--rate", "-1MB", "--", "true"], 2, "--rate -1MB: allowed are"),
             (["--algorithm", "local", *grid, "--shadow", "0.5", "--", "true"], 2, "shadow: local cannot have a theta of 0.5"),
             (["--algorithm", "local", "--theta", "0.5", "--", "true"], 2, "local cannot have a theta of 0.5"),
             ([*grid, "--theta", "3", "--", "true"], 2, "--theta 3: is none of the thetas"),
@@ -704,7 +705,7 @@ def not_looked_at():
         holds(phub(*command, "--policy", "scout+", "--thetas", "1,2", "--gain", "0", *tail, status=2)[1], "--gain 0: allowed is a number above 0")
         holds(phub(*command, "--policy", "scout+", "--thetas", "1,2", "--gain", "1", "--worth", "2", *tail, status=2)[1], "--gain and --worth: the latter holds instead of the former; give one")
         holds(phub(*command, "--policy", "scout+", "--thetas", "1,2", "--sigma", "0.1", *tail, status=2)[1], r"scout\+ does not look at it: the loss that it bears is --gain")
-        holds(phub(*command, "--policy", "scout+", "--thetas", "1,2", "--worth", "-2", *tail, status=2)[1], "--worth -2: allowed is a number from 0 on")
+        holds(phub(*command, "--policy", "scout+", "--thetas", "1,2", "--worth", "-2", *tail, status=2)[1], "--worth -2: allowed (is a number from 0 on|are bytes)")
         holds(phub(*command, "--policy", "scout+", "--thetas", "1,2", "--worth", "0", *tail, status=2)[1], "--worth 0: allowed is a number above 0; without it --gain holds")
         if command[0] != "dry-run":
             holds(phub(*command, "--thetas", "1,2", "--trim", "0.5", *tail, status=2)[1], "--trim 0.5: allowed is a number from 0 to below 0.5")

@@ -118,6 +118,10 @@ def spent():
         holds(phub("explain", path, "--at", 20)[0], rf" 10 s a site in exchanges of this window, {travel} s in what travelled, {2 * (10 + travel)} s since the start\n")
     gaia = made("gaia-paid", [window] * 4, {"t": 45, "bytes": 22500, "bytes_travel": 4000}, algorithm="gaia", **prices)
     check(lines(phub("compare", "--json", gaia)[0])[0]["spent"] == 4 * 13 + 5, "an exchange in each step")
+    for same, rate in ((["1000", "1e3", "1KB", "0.001mb"], 1000), (["2KiB", "2048B"], 2048)):
+        for text in same:
+            told = lines(phub("dry-run", path, "--policy", "hill", "--thetas", "1", "--rate", text, "--json")[0])[0]
+            check(abs(told["spent"] / (10 * 0.5 + 5 * MODEL / rate) - 1) < 1e-5, f"--rate {text}: {told}")
     money = made("money", [{"unit": "money", "spent": 1e-6 * 500, "bytes_travel": MODEL}] * 4, {"t": 45, "bytes": 22500, "bytes_travel": 4000}, unit="money", rate=0, latency=0, price=1000)
     check(abs(lines(phub("compare", "--json", money)[0])[0]["spent"] / 0.0265 - 1) < 1e-9, phub("compare", "--json", money)[0])
     holds(phub("dry-run", money, "--thetas", "1")[0], r"That would have cost 0\.024 money\.")
