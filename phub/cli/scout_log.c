@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -135,6 +136,24 @@ json_t *scout_log_value(double value)
 
 /* ---- reading ---- */
 
+/* A line that the rest can be read without, as windows that are missing are told of. */
+static int log_damaged(const struct scout_log *log, struct err *e, const char *format, ...)
+	__attribute__((format(printf, 3, 4)));
+
+static int log_damaged(const struct scout_log *log, struct err *e, const char *format, ...)
+{
+	char what[200];
+	va_list arguments;
+
+	va_start(arguments, format);
+	vsnprintf(what, sizeof(what), format, arguments);
+	va_end(arguments);
+	return err_set(e, -EBADMSG,
+		"%s; a copy without that line (sed %ud) can be read, and where it was a window, that it is missing is "
+		"told",
+		what, log->line);
+}
+
 /* Rank 0 that was lost, and comes again, says once more what the run is. */
 static bool log_is_same(const json_t *a, const json_t *b)
 {
@@ -158,13 +177,26 @@ static int log_take_run(struct scout_log *log, json_t *line, struct err *e)
 		return 0;
 	}
 	if (log->run)
-		return err_set(e, -EBADMSG, "a second run begins; a log is of one");
+		return err_set(e, -EBADMSG,
+			"a second run begins; a log is of one: make that line the first of a file of its own");
 	if (!(version >= 1 && version < 2))
-		return err_set(e, -EBADMSG, "a log of version %g; this phub reads version 1", version);
+		return err_set(e, -EBADMSG,
+			"a log of version %g; this phub reads version 1: read it with the phub that wrote it", version);
 	if (!(scout_log_number(line, "sites") >= 1) || !(scout_log_number(line, "model_bytes") >= 1))
-		return err_set(e, -EBADMSG, "the run does not say its sites and model_bytes");
+		return err_set(e, -EBADMSG,
+			"the run does not say its sites and model_bytes, without which nothing can be summed; take a "
+			"log that libphub wrote");
 	log->run = json_incref(line);
 	return 0;
+}
+
+/* Where what belongs into a run stands. */
+static const char *log_outside(const struct scout_log *log)
+{
+	return log->run ? "outside of a run, behind its last line: remove what does not belong to that run"
+			: "outside of a run, whose first line, {\"scout\":\"run\", ...}, is missing: without it "
+			  "nothing can "
+			  "be read";
 }
 
 static int log_take_window(struct scout_log *log, json_t *line, struct err *e)
@@ -173,11 +205,12 @@ static int log_take_window(struct scout_log *log, json_t *line, struct err *e)
 	double t = scout_log_number(line, "t");
 
 	if (!log->run || log->end)
-		return err_set(e, -EBADMSG, "a decision outside of a run");
+		return err_set(e, -EBADMSG, "a decision %s", log_outside(log));
 	if (!(t >= 0 && t < 1e15) || isnan(scout_log_number(line, "theta")) || isnan(scout_log_number(line, "next")))
-		return err_set(e, -EBADMSG, "a decision without t, theta or next");
+		return log_damaged(log, e, "a decision without t, theta or next");
 	if (last && t <= scout_log_number(last, "t"))
-		return err_set(e, -EBADMSG, "step %g comes after step %g", t, scout_log_number(last, "t"));
+		return log_damaged(log, e, "step %g comes after step %g: it is of another run, or there twice", t,
+			scout_log_number(last, "t"));
 	if (log->count == SCOUT_LOG_WINDOWS_MAX)
 		return err_set(e, -EBADMSG, "more than %d windows", SCOUT_LOG_WINDOWS_MAX);
 	if (json_array_append(log->windows, line) < 0)
@@ -206,7 +239,7 @@ static int log_take(struct scout_log *log, json_t *line, struct err *e)
 	if (strcmp(kind, "end") != 0)
 		return 0;
 	if (!log->run || log->end)
-		return err_set(e, -EBADMSG, "an end outside of a run");
+		return err_set(e, -EBADMSG, "an end %s", log_outside(log));
 	log->end = json_incref(line);
 	return 0;
 }
@@ -219,21 +252,27 @@ static int log_parse(struct scout_log *log, const char *text, size_t length, boo
 	int rc;
 
 	*bad = !line;
+	if (!line && !log->run)
+		return err_set(e, -EBADMSG,
+			"no JSON (%s): it is no decision log of phub scout, or its first line, without which nothing "
+			"can "
+			"be read, is damaged",
+			why.text);
 	if (!line)
-		return err_set(e, -EBADMSG, "%s", why.text);
+		return log_damaged(log, e, "no JSON (%s): the file is damaged there", why.text);
 	rc = log_take(log, line, e);
 	json_decref(line);
 	return rc;
 }
 
 /* Why there is no run in what was read. */
-static int log_is_none(const struct scout_log *log, unsigned lines, struct err *e)
+static int log_is_none(const struct scout_log *log, struct err *e)
 {
-	if (lines == 0)
+	if (log->line == 0)
 		return err_set(e, -EBADMSG, "it is empty%s",
 			strcmp(log->path, "-") == 0 ? ", or was read to its end before"
 						    : ": a run has not begun to write it");
-	if (log->cut && lines == 1)
+	if (log->cut && log->line == 1)
 		return err_set(e, -EBADMSG,
 			"its only line is no JSON, or not whole: it is no decision log of phub scout, or one that was "
 			"broken off as it began");
@@ -242,7 +281,7 @@ static int log_is_none(const struct scout_log *log, unsigned lines, struct err *
 
 static int log_read_lines(struct scout_log *log, FILE *file, struct err *e)
 {
-	unsigned number = 0, bad_line = 0;
+	unsigned bad_line = 0;
 	struct err inner = {0};
 	char *text = NULL;
 	size_t room = 0;
@@ -252,27 +291,28 @@ static int log_read_lines(struct scout_log *log, FILE *file, struct err *e)
 	while (rc == 0 && (length = getline(&text, &room, file)) >= 0) {
 		bool bad;
 
-		number++;
+		log->line++;
 		if (length == 1 && text[0] == '\n')
 			continue;
 		if (bad_line) /* it was not the last */
 			rc = -EBADMSG;
 		else if (length > SCOUT_LOG_LINE_MAX)
-			rc = err_set(&inner, -EBADMSG, "%zd bytes; a line has at most %d", length, SCOUT_LOG_LINE_MAX);
+			rc = log_damaged(log, &inner, "%zd bytes; a line has at most %d: the file is damaged there",
+				length, SCOUT_LOG_LINE_MAX);
 		else
 			rc = log_parse(log, text, (size_t)length, &bad, &inner);
 		if (rc == -EBADMSG && !bad_line && length <= SCOUT_LOG_LINE_MAX && bad) {
-			bad_line = number;
+			bad_line = log->line;
 			rc = 0;
 		}
 	}
 	free(text);
 	if (rc < 0)
-		return err_set(e, rc, "line %u: %s", bad_line ? bad_line : number, inner.text);
+		return err_set(e, rc, "line %u: %s", bad_line ? bad_line : log->line, inner.text);
 	if (ferror(file))
 		return err_set(e, -EIO, "%s", strerror(errno ? errno : EIO));
 	log->cut = bad_line > 0;
-	return log->run ? 0 : log_is_none(log, number, e);
+	return log->run ? 0 : log_is_none(log, e);
 }
 
 static void log_name(struct scout_log *log)

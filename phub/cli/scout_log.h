@@ -25,6 +25,7 @@ struct scout_log {
 	json_t *end;      /* NULL: the run has not ended, or was cut off */
 	unsigned count;   /* of windows */
 	uint64_t missing; /* windows that have no line, by the numbers of those that have one */
+	unsigned line;    /* how many have been read */
 	bool cut;         /* the last line was not whole: it is not here */
 	bool gone_on;     /* its writer was lost, and another has gone on: the last line counts what that one sent */
 };
