@@ -45,6 +45,45 @@ void output_note(const char *format, ...)
 	va_end(arguments);
 }
 
+unsigned output_character(const char *text)
+{
+	const unsigned char *at = (const unsigned char *)text;
+	const unsigned more = at[0] < 0x80                    ? 0
+			      : at[0] >= 0xc2 && at[0] < 0xe0 ? 1
+			      : at[0] >= 0xe0 && at[0] < 0xf0 ? 2
+			      : at[0] >= 0xf0 && at[0] < 0xf5 ? 3
+							      : 4;
+
+	for (unsigned i = 1; i <= more; i++)
+		if (more == 4 || (at[i] & 0xc0) != 0x80)
+			return 0;
+	/* Too long for what they are, surrogates, and beyond U+10FFFF. */
+	if ((at[0] == 0xe0 && at[1] < 0xa0) || (at[0] == 0xed && at[1] > 0x9f) || (at[0] == 0xf0 && at[1] < 0x90) ||
+		(at[0] == 0xf4 && at[1] > 0x8f))
+		return 0;
+	return more + 1;
+}
+
+json_t *output_name(const char *text)
+{
+	static const char none[] = "\ufffd";
+	char *out = malloc(strlen(text) * (sizeof(none) - 1) + 1), *at = out;
+	json_t *string;
+
+	if (!out)
+		return NULL;
+	while (*text) {
+		const unsigned bytes = output_character(text);
+
+		at = mempcpy(at, bytes ? text : none, bytes ? bytes : sizeof(none) - 1);
+		text += bytes ? bytes : 1;
+	}
+	*at = '\0';
+	string = json_string(out);
+	free(out);
+	return string;
+}
+
 bool output_json(json_t *object)
 {
 	char *line = object ? json_dumps(object, JSON_COMPACT | JSON_REAL_PRECISION(6)) : NULL;

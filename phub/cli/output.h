@@ -16,6 +16,12 @@ void output_error(const char *format, ...) __attribute__((format(printf, 1, 2)))
 /* The same for what is no error: why nothing happens. */
 void output_note(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
+/* How many bytes of a character of UTF-8 are here: names of files may be anything. 0: it is none. */
+unsigned output_character(const char *text);
+
+/* Such a name as a string of JSON, with U+FFFD for each byte that is none. NULL: memory is short. */
+json_t *output_name(const char *text);
+
 /* Prints one line and drops the reference. NULL (memory is short) is an error: returns false. */
 bool output_json(json_t *object);
 

@@ -573,7 +573,7 @@ static int advise_serve(struct advise *a)
 		sigaction(SIGINT, &action, NULL);
 		sigaction(SIGTERM, &action, NULL);
 		if (a->options->json)
-			output_json(json_pack("{s:s, s:s}", "scout", "advise", "listen", bound));
+			output_json(json_pack("{s:s, s:o}", "scout", "advise", "listen", output_name(bound)));
 		else
 			printf("listening on %s\n", bound);
 		fflush(stdout);

@@ -171,11 +171,11 @@ static bool compare_json(const struct compare *c, unsigned i)
 	const struct scout_log *log = &c->logs[i];
 	const struct scout_log_total *total = &c->totals[i];
 
-	return output_json(json_pack("{s:s, s:s, s:s, s:s, s:I, s:b, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:s, s:o, s:o, "
+	return output_json(json_pack("{s:s, s:o, s:s, s:s, s:I, s:b, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:s, s:o, s:o, "
 				     "s:o, s:o, s:o, s:b, s:o, s:o}",
-		"scout", "compare", "log", log->path, "algorithm", scout_log_text(log->run, "algorithm"), "policy",
-		scout_log_text(log->run, "policy"), "t", (json_int_t)total->t, "ended", log->end != NULL, "missing",
-		(json_int_t)log->missing, "bytes", scout_log_value(total->bytes), "bytes_travel",
+		"scout", "compare", "log", output_name(log->path), "algorithm", scout_log_text(log->run, "algorithm"),
+		"policy", scout_log_text(log->run, "policy"), "t", (json_int_t)total->t, "ended", log->end != NULL,
+		"missing", (json_int_t)log->missing, "bytes", scout_log_value(total->bytes), "bytes_travel",
 		scout_log_value(total->travel), "bytes_bsp", scout_log_value(total->bsp), "bytes_within",
 		scout_log_value(total->within), "bytes_wire", scout_log_value(total->wire), "saving",
 		scout_log_value(scout_log_saving(total)), "unit", price_unit_name(scout_log_unit(log)), "spent",

@@ -561,7 +561,7 @@ static unsigned explain_json_sites(const struct explain *x, unsigned next, doubl
 			break;
 		line = json_deep_copy(site);
 		if (line)
-			json_object_set_new(line, "log", json_string(x->log.path));
+			json_object_set_new(line, "log", output_name(x->log.path));
 		*good = output_json(line) && *good;
 	}
 	return next;
@@ -578,7 +578,7 @@ static bool explain_json(const struct explain *x, unsigned i)
 			json_array_append_new(tried, explain_tried_json(x, (unsigned)at));
 	}
 	if (line && tried) {
-		json_object_set_new(line, "log", json_string(x->log.path));
+		json_object_set_new(line, "log", output_name(x->log.path));
 		json_object_set_new(line, "missing", json_integer((json_int_t)x->log.missing));
 		json_object_set_new(line, "missing_before", json_integer((json_int_t)scout_log_missing(&x->log, i)));
 		json_object_set(line, "tried", tried);

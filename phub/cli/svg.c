@@ -7,6 +7,8 @@
 #include <errno.h>
 #include <string.h>
 
+#include "phub/cli/output.h"
+
 FILE *svg_open(const char *path, unsigned width, unsigned height, struct beside *place, struct err *e)
 {
 	FILE *file;
@@ -41,31 +43,11 @@ int svg_close(FILE *file, const struct beside *place, struct err *e)
 	return rc;
 }
 
-/* How many bytes of a character of UTF-8 are here: names of files may be anything. 0: it is none. */
-static unsigned svg_character(const char *text)
-{
-	const unsigned char *at = (const unsigned char *)text;
-	const unsigned more = at[0] < 0x80                    ? 0
-			      : at[0] >= 0xc2 && at[0] < 0xe0 ? 1
-			      : at[0] >= 0xe0 && at[0] < 0xf0 ? 2
-			      : at[0] >= 0xf0 && at[0] < 0xf5 ? 3
-							      : 4;
-
-	for (unsigned i = 1; i <= more; i++)
-		if (more == 4 || (at[i] & 0xc0) != 0x80)
-			return 0;
-	/* Too long for what they are, surrogates, and beyond U+10FFFF. */
-	if ((at[0] == 0xe0 && at[1] < 0xa0) || (at[0] == 0xed && at[1] > 0x9f) || (at[0] == 0xf0 && at[1] < 0x90) ||
-		(at[0] == 0xf4 && at[1] > 0x8f))
-		return 0;
-	return more + 1;
-}
-
 /* Control characters have no place in XML, not even escaped. */
 static void svg_escape(FILE *file, const char *text)
 {
 	while (*text) {
-		const unsigned bytes = svg_character(text);
+		const unsigned bytes = output_character(text);
 
 		if (bytes == 0)
 			fputs("\ufffd", file);

@@ -275,6 +275,17 @@ def names_in_pictures():
     check(not any("script" in element.tag for element in tree.iter()) and "<script>& " in tree.getroot().itertext(), "markup from a log")
 
 
+def names_in_json():
+    """compare, explain: a log whose name is no UTF-8 is told of in JSON that is"""
+    good, bad = made("naïve", [{"next": 2}], {}), os.path.join(os.fsencode(FOLDER), b"na\xefve\xc3.jsonl")
+    shutil.copy(good, bad)
+    for command, name in (("compare", good), ("explain", good), ("compare", bad), ("explain", bad)):
+        done = subprocess.run([PHUB, "scout", command, "--json", name], capture_output=True, timeout=rig.DEADLINE_S)
+        told = lines(done.stdout.decode())
+        wanted = str(good) if name == good else f"{FOLDER}/na\ufffdve\ufffd.jsonl"
+        check(done.returncode == 0 and [line["log"] for line in told] == [wanted], f"{command} {name}: {done}")
+
+
 def plot_that_cannot_be_written():
     """plot: a picture that has no room leaves the one before as it was, and nothing beside it; a link goes on to lead where it does"""
     one, two = made("one", [{}] * 8, {"accuracy": 0.5}), made("two", [{}] * 8, {"accuracy": 0.6, "bytes": 50 * MODEL})
@@ -396,4 +407,4 @@ def run_of_no_numbers():
 
 if __name__ == "__main__":
     os.environ["BUILD"] = str(rig.BUILD)
-    rig.run([gaps, cannot, fewer, not_known, spent, trials, heat, kinds_of_theta, thetas_that_overlap, to_the_end, texts_in_pictures, names_in_pictures, plot_that_cannot_be_written, plot_fails_early, seeds, run_was_killed, run_of_dgc, models_that_are_one, run_of_no_numbers])
+    rig.run([gaps, cannot, fewer, not_known, spent, trials, heat, kinds_of_theta, thetas_that_overlap, to_the_end, texts_in_pictures, names_in_pictures, names_in_json, plot_that_cannot_be_written, plot_fails_early, seeds, run_was_killed, run_of_dgc, models_that_are_one, run_of_no_numbers])
