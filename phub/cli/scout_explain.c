@@ -532,12 +532,28 @@ static void explain_summary(const struct explain *x)
 
 /* ---- which ---- */
 
-/* The window that step `at` belongs to; -1: none. */
+/* The step that a window begins with. */
+static double explain_first(const struct explain *x, unsigned i)
+{
+	return explain_number(x, i, "t") - scout_log_steps(&x->log, i) + 1;
+}
+
+/* The window that step `at` belongs to; -1, having said which steps have one: none. */
 static int explain_find(const struct explain *x, uint64_t at)
 {
-	for (unsigned i = 0; i < x->log.count; i++)
-		if (explain_number(x, i, "t") >= (double)at)
-			return (int)i;
+	const double step = (double)at, last = explain_number(x, x->log.count - 1, "t");
+	unsigned i = 0;
+	char gap[80] = "";
+
+	while (i < x->log.count && explain_number(x, i, "t") < step)
+		i++;
+	if (i < x->log.count && step >= explain_first(x, i))
+		return (int)i;
+	if (i > 0 && i < x->log.count)
+		snprintf(gap, sizeof(gap), ", but of %.0f to %.0f, whose lines are missing",
+			explain_number(x, i - 1, "t") + 1, explain_first(x, i) - 1);
+	output_error("%s: no window has step %" PRIu64 "; --at takes a step of %.0f to %.0f%s", x->log.path, at,
+		explain_first(x, 0), last, gap);
 	return -1;
 }
 
@@ -605,18 +621,17 @@ static bool explain_json_all(const struct explain *x)
 
 static int explain_print(struct explain *x, bool one, uint64_t at, bool json)
 {
-	int window = one ? explain_find(x, at) : 0;
+	int window = 0;
 	bool good = true;
 
 	if (x->log.count == 0 && (one || json_array_size(x->log.sites) == 0)) {
 		output_error("%s: no decision in it: the run had no scout, or no window has ended yet", x->log.path);
 		return CLI_FAILED;
 	}
-	if (window < 0) {
-		output_error("%s: no window has step %" PRIu64 "; the last one ends with step %.0f", x->log.path, at,
-			explain_number(x, x->log.count - 1, "t"));
+	if (one)
+		window = explain_find(x, at);
+	if (window < 0)
 		return CLI_FAILED;
-	}
 	if (!json && one)
 		explain_window(x, (unsigned)window);
 	else if (!json)
@@ -633,7 +648,7 @@ int scout_explain_run(int argc, char **argv)
 	uint64_t at = UINT64_MAX;
 	bool json = false;
 	const struct args_option options[] = {
-		{"at", "STEP", "all that is known of the window that this step belongs to", ARGS_NUMBER, &at, 1,
+		{"at", "STEP", "all that is known of the window that this step belongs to", ARGS_NUMBER, &at, 0,
 			EXPLAIN_STEP_MAX, NULL},
 		{"json", NULL, "a line of JSON for each decision, and change of sites, that it speaks of", ARGS_FLAG,
 			&json, 0, 0, NULL},

@@ -119,9 +119,9 @@ def explain_falls_back():
 
 def nothing_to_explain():
     """explain: a step that no window has, and a run without windows"""
-    holds(phub("explain", hill(), "--at", "161", status=1)[1], "no window has step 161; the last one ends with step 160")
-    for at in ("0", "-5", "1.5", "", "1000000000000000"):
-        holds(phub("explain", hill(), "--at", at, status=2)[1], f"--at {at}: allowed is 1 to 999999999999999;")
+    holds(phub("explain", hill(), "--at", "161", status=1)[1], "no window has step 161; --at takes a step of 1 to 160\n$")
+    for at in ("-5", "1.5", "", "1000000000000000"):
+        holds(phub("explain", hill(), "--at", at, status=2)[1], f"--at {at}: allowed is 0 to 999999999999999;")
     holds(phub("explain", bsp(), status=1)[1], "no decision in it")
     holds(phub("dry-run", bsp(), status=1)[1], "no decision in it")
 

@@ -53,6 +53,9 @@ def gaps():
     check("  gap " not in phub("explain", gap, "--at", 80)[0], "a gap where there is none")
     first = made("first", [None, {}, {}], {})
     holds(phub("explain", first)[1], "lines of 1 windows are missing, the first of them before step 20")
+    for path, at, told in ((whole, 0, "1 to 80"), (whole, 81, "1 to 80"), (first, 10, "11 to 30"), (gap, 60, "1 to 80, but of 41 to 60, whose lines are missing"), (gap, 21, "1 to 80, but of 21 to 30, whose lines are missing")):
+        check(f"{path}: no window has step {at}; --at takes a step of {told}\n" in phub("explain", path, "--at", at, status=1)[1], phub("explain", path, "--at", at, status=1)[1])
+    holds(phub("explain", gap, "--at", 61)[0], r"step 70 \(steps 61 to 70")
 
 
 def cannot():
