@@ -453,6 +453,9 @@ static void explain_table(const struct explain *x)
 	}
 	explain_rows_of_sites(x, site, INFINITY, &table);
 	output_table_print(&table);
+	printf("%s: of a site, for exchanges in the window that ends there (the mean of sites, without what "
+	       "travelled).\n",
+		table.heads[6]);
 }
 
 /* Has a window of scout+ held what talking more would save against what that costs? */
