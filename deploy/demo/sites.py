@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """One of several sites that train a small CNN on Fashion-MNIST together, each with images of mostly its own classes.
 
-    build/phub scout run --sites 5 -- deploy/demo/sites.py --skew 60 --policy hill
+    build/phub scout run --sites 5 -- deploy/demo/sites.py --skew 60 --policy scout+
 
 starts a box and five of these, with a scout that sets theta. At a box that runs, by torchrun, and with a theta that stays:
 
@@ -30,6 +30,8 @@ import phub
 import phub.torch
 
 GRIDS = {"bsp": [1], "gaia": [0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3], "local": [1, 2, 5, 10, 20, 50, 100], "dgc": [0.1, 0.03, 0.01, 0.003, 0.001]}
+FINE = {"gaia": [0, 0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.14, 0.2, 0.25, 0.3],  # scout+ need not try each
+        "local": [1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 17, 20, 24, 28, 34, 40, 48, 56, 68, 80, 100]}  # fmt: skip
 POLICIES = ("fixed", "hill", "stochastic", "annealing", "scout+")
 OUTERS = ("average", "momentum", "nesterov", "adagrad", "adam", "yogi")
 NORMS = {"none": lambda channels: [], "batch": lambda channels: [torch.nn.BatchNorm2d(channels)],
@@ -230,7 +232,7 @@ def arguments():
 def scout_of(a):
     if not a.policy:
         return None
-    grid = GRIDS[a.algorithm]
+    grid = FINE.get(a.algorithm, GRIDS[a.algorithm]) if a.policy == "scout+" else GRIDS[a.algorithm]
     first = a.theta if a.theta is not None else grid[0] if a.policy == "scout+" else grid[len(grid) // 2]
     return {"thetas": grid, "first": first, "policy": a.policy, "period": a.period, "seed": a.seed}
 
