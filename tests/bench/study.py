@@ -46,6 +46,7 @@ from study_lines import CHOICE, LINES, corner_cells, judge, steady_cells
 from study_runs import Failure, Runner, say
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+PROGRAM = "tests/bench/skew_study"  # which `make` alone does not make
 
 
 # ---- the same by PyTorch, through a box ----
@@ -211,7 +212,7 @@ def arguments(words):
     parser.add_argument("--on", choices=("valid", "test"), default="test")
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
     build = ROOT / os.environ.get("BUILD", "build")
-    parser.add_argument("--program", type=pathlib.Path, default=build / "tests/bench/skew_study")
+    parser.add_argument("--program", type=pathlib.Path, default=build / PROGRAM)
     parser.add_argument("--plot", action="store_true", help="study.png, too")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args(words)
@@ -257,6 +258,9 @@ def grid_study(options, runner):
 
 def main(words):
     options = arguments(words)
+    if not options.program.is_file():
+        build = os.environ.get("BUILD", "build")
+        raise Failure(f"{options.program} is not there: make{'' if build == 'build' else f' BUILD={build}'} {build}/{PROGRAM}, or --program FILE")
     runner = Runner(options.program, options.folder, options.on, options.jobs)
     lines, text, trainers = (torch_study if options.torch else grid_study)(options, runner)
     path = options.folder / ("torch.md" if options.torch else "report.md")

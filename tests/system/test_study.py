@@ -482,6 +482,9 @@ def broken():
         check("neither --full" in err, err)
         _, err = fake.study("--torch", "--cached", status=2)
         check("neither --sites nor --cached" in err, err)
+        (fake.folder / "skew_study").unlink()
+        _, err = fake.study("--lines", "R3", status=2)
+        check(err == f"study: {folder}/skew_study is not there: make BUILD={folder} {folder}/tests/bench/skew_study, or --program FILE\n", err)
         for sites in ("0", "5,x"):
             _, err = fake.study("--full", "--sites", sites, status=2)
             check("--sites" in err, err)
