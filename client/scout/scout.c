@@ -473,7 +473,7 @@ static void scout_say_mean(const struct scout *s, const struct plus_verdict *v, 
 		snprintf(to, room, "waits until the mean model, tried at the tightest theta, is sound again");
 	else if (v->cause == PLUS_DOUBTS)
 		snprintf(to, room,
-			"the mean model's loss is more than the sites' own although they talk at each step: tight "
+			"the mean model's loss is more than the sites' own even where they talked at each step: tight "
 			"until that is certain (odds of %.2g, of %g) or was chance",
 			s->plus.apart_tight.odds, 2 / s->config.plus.alpha);
 	else

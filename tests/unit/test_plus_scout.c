@@ -198,7 +198,7 @@ static void test_says_doubt(void **state)
 		assert_int_equal(scout_observe(&twin, reports, SITES, &b), 0);
 		assert_string_equal(a.reason, b.reason);
 		assert_true(a.theta == b.theta && a.action == b.action && a.tries == b.tries);
-		doubts += strstr(a.reason, "more than the sites' own although they talk at each step") != NULL &&
+		doubts += strstr(a.reason, "more than the sites' own even where they talked at each step") != NULL &&
 			  strstr(a.reason, " of 40) or was chance") != NULL;
 		told += a.action == SCOUT_CANNOT;
 		assert_true((a.action == SCOUT_CANNOT) ==
@@ -209,6 +209,49 @@ static void test_says_doubt(void **state)
 	one.plus.mean = (enum plus_mean)(PLUS_DOUBTFUL + 1);
 	scout_save(&one, saved);
 	assert_int_equal(scout_load(&twin, saved, sizeof(saved), &e), -EBADMSG);
+}
+
+/* Trials where sites talked at each step are known a window later, when they may talk less: the first alarm says so. */
+static void test_doubts_later(void **state)
+{
+	struct scout_config c;
+	unsigned later = 0;
+	struct err e;
+
+	(void)state;
+	scout_defaults(&c);
+	c.policy = SCOUT_PLUS;
+	memcpy(c.thetas, grid, sizeof(grid));
+	c.theta_count = THETAS;
+	c.model_bytes = MODEL;
+	assert_int_equal(plus_needs(&c.plus, SITE_LOCAL, grid, THETAS), 0);
+	for (unsigned hundredths = 55; hundredths < 100; hundredths++) {
+		struct scout_decision d = {.reason = ""};
+		struct scout s;
+		double theta = 0;
+
+		assert_int_equal(scout_init(&s, &c, &e), 0);
+		for (unsigned i = 0; i < 20 && !strstr(d.reason, "or was chance"); i++) {
+			struct scout_report reports[SITES];
+
+			for (unsigned k = 0; k < SITES; k++)
+				reports[k] = (struct scout_report){.bytes = (uint64_t)MODEL * c.period,
+					.trained = 1000,
+					.train = 0.5,
+					.tried = s.tries,
+					.before = hundredths / 100.0,
+					.after = hundredths / 100.0};
+			theta = scout_theta(&s);
+			scout_hear_all(&s, 10, 1, 1.0 / SITES, 1.0 / SITES, 0.1);
+			assert_int_equal(scout_observe(&s, reports, SITES, &d), 0);
+		}
+		if (!strstr(d.reason, "or was chance") || theta == grid[0])
+			continue;
+		later++;
+		assert_non_null(strstr(d.reason, "even where they talked at each step: tight until"));
+		assert_true(scout_theta(&s) == grid[0] && d.action == SCOUT_TIGHTENS);
+	}
+	assert_true(later > 0);
 }
 
 /* What a window has cost, and what of it theta does not change: by the unit, in both classes of links. */
@@ -320,6 +363,7 @@ int main(void)
 		cmocka_unit_test(test_scout),
 		cmocka_unit_test(test_says_all),
 		cmocka_unit_test(test_says_doubt),
+		cmocka_unit_test(test_doubts_later),
 		cmocka_unit_test(test_floor),
 		cmocka_unit_test(test_says_worth),
 		cmocka_unit_test(test_says_enough),
