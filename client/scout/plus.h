@@ -200,8 +200,7 @@ struct plus_verdict {
  * it is of, but for the rounding of floats. */
 double plus_alignment(double said, double heard);
 
-/* The limits above, and the defaults for what they leave open: 20, .02, .05, .1, .5, .02, .03, 200, .5; slack_moves:
- * .1; worth: 0; power: 1. */
+/* What was measured, and found on validation data, as plus.c has it; the grid's part is plus_needs()'s to fill in. */
 void plus_defaults(struct plus_config *config);
 
 /*

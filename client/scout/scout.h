@@ -183,8 +183,16 @@ int scout_observe(
 uint32_t scout_fingerprint(const struct scout_config *config);
 
 /* What a scout is, for a checkpoint or a site that comes: little-endian, with a version and a CRC32C. */
-#define SCOUT_SAVED_WORDS (8u + 2u * SCOUT_THETAS_MAX + 60u)
-#define SCOUT_SAVED_BYTES (8u * SCOUT_SAVED_WORDS)
+enum {
+	SCOUT_SAVED_HEAD = 7,  /* the version, and where the search is */
+	SCOUT_SAVED_THETA = 2, /* of each of the grid: when it was tried, and what it cost */
+	SCOUT_SAVED_PLUS = 54, /* struct plus */
+	SCOUT_SAVED_NOW = 6,   /* what the window has shown so far */
+	SCOUT_SAVED_CHECK = 1, /* the CRC */
+	SCOUT_SAVED_WORDS = SCOUT_SAVED_HEAD + SCOUT_SAVED_THETA * SCOUT_THETAS_MAX + SCOUT_SAVED_PLUS +
+			    SCOUT_SAVED_NOW + SCOUT_SAVED_CHECK,
+	SCOUT_SAVED_BYTES = 8 * SCOUT_SAVED_WORDS
+};
 
 void scout_save(const struct scout *scout, uint8_t out[SCOUT_SAVED_BYTES]);
 

@@ -4,6 +4,7 @@
  */
 #include "client/scout/scout.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <string.h>
 
@@ -152,10 +153,18 @@ uint32_t scout_fingerprint(const struct scout_config *c)
 	return crc_32c(crc, p->need, is_plus ? c->theta_count * sizeof(p->need[0]) : 0);
 }
 
+/* A part of the list, which began at this word, has as many as its place is for. Returns where the next one begins. */
+static unsigned saved_part(const struct saved *s, unsigned begin, unsigned words)
+{
+	assert(s->at == begin + words);
+	return begin + words;
+}
+
 /* The words of a scout; the last is their CRC. */
 static void saved_list(struct saved *s, struct scout *scout)
 {
 	uint64_t kind = SAVED_VERSION | (uint64_t)scout_fingerprint(&scout->config) << 32;
+	unsigned end;
 
 	s->at = 0;
 	saved_word(s, &kind);
@@ -165,6 +174,7 @@ static void saved_list(struct saved *s, struct scout *scout)
 	saved_word(s, &scout->random);
 	saved_word(s, &scout->bytes);
 	saved_word(s, &scout->bytes_travel);
+	end = saved_part(s, 0, SCOUT_SAVED_HEAD);
 	for (unsigned i = 0; i < SCOUT_THETAS_MAX; i++) {
 		uint64_t tried = scout->tried[i] << 1 | scout->held[i];
 
@@ -173,13 +183,16 @@ static void saved_list(struct saved *s, struct scout *scout)
 		scout->held[i] = tried & 1;
 		saved_number(s, &scout->cost[i]);
 	}
+	end = saved_part(s, end, SCOUT_SAVED_THETA * SCOUT_THETAS_MAX);
 	saved_plus(s, &scout->plus);
+	end = saved_part(s, end, SCOUT_SAVED_PLUS);
 	saved_whole(s, &scout->tries);
 	saved_whole(s, &scout->now.exchanges);
 	saved_number(s, &scout->now.said);
 	saved_number(s, &scout->now.heard);
 	saved_number(s, &scout->now.sites);
 	saved_number(s, &scout->now.rate);
+	saved_part(s, end, SCOUT_SAVED_NOW);
 }
 
 void scout_save(const struct scout *scout, uint8_t out[SCOUT_SAVED_BYTES])
