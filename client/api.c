@@ -395,8 +395,9 @@ enum api_fate api_take_fate(phub_t *p, uint32_t rank, char why[SESSION_WHY_BYTES
 		fate = API_LEFT;
 	else if (gone->lost[rank / 64] & bit)
 		fate = API_LOST;
-	if (fate == API_LOST)
-		memcpy(why, gone->why, SESSION_WHY_BYTES);
+	for (unsigned i = 0; fate == API_LOST && i < gone->why_count && i < SESSION_WHYS; i++)
+		if (gone->whys[i].rank == rank)
+			memcpy(why, gone->whys[i].text, SESSION_WHY_BYTES);
 	gone->left[rank / 64] &= ~bit;
 	gone->lost[rank / 64] &= ~bit;
 	return (enum api_fate)api_leave(p, (int)fate);

@@ -321,6 +321,19 @@ static void hear_ranks(uint64_t *bits, const uint32_t *ranks, size_t count, bool
 	}
 }
 
+/* In place of an earlier one, or of that of who was lost long ago. */
+static void hear_why(struct client_gone *gone, uint32_t rank, const char *text)
+{
+	unsigned at = 0;
+
+	while (at < gone->why_count && at < SESSION_WHYS && gone->whys[at].rank != rank)
+		at++;
+	if (at == gone->why_count || at == SESSION_WHYS)
+		at = gone->why_count++ % SESSION_WHYS;
+	gone->whys[at].rank = rank;
+	hear_copy(gone->whys[at].text, sizeof(gone->whys[at].text), text);
+}
+
 static void hear_members(struct client_session *s, const Phub__Members *m)
 {
 	struct client_gone *gone = &s->gone;
@@ -331,8 +344,8 @@ static void hear_members(struct client_session *s, const Phub__Members *m)
 	hear_ranks(gone->lost, m->left, m->n_left, false);
 	hear_ranks(gone->left, m->lost, m->n_lost, false);
 	hear_ranks(gone->left, m->left, m->n_left, true);
-	if (m->n_lost > m->n_left)
-		hear_copy(gone->why, sizeof(gone->why), m->why);
+	for (size_t i = 0; i < m->n_lost; i++)
+		hear_why(gone, m->lost[i], i < m->n_why && m->why[i] < m->n_whys ? m->whys[m->why[i]] : "");
 }
 
 /* The key of an encrypted job's results. False: the session is over. */
@@ -378,7 +391,7 @@ static void hear_start(struct client_session *s, const Phub__Start *start)
 	free(s->start.core_of_chunk);
 	s->epoch = 0;
 	if (!start->moved)
-		s->gone = (struct client_gone){.why = ""};
+		s->gone = (struct client_gone){.why_count = 0};
 	s->start = (struct client_start){
 		.joined = start->joined || (start->moved && s->start.joined),
 		.moved = start->moved,

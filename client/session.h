@@ -33,7 +33,13 @@ enum client_session_state {
 	SESSION_OVER,     /* `failure` says why */
 };
 
-enum { SESSION_ADDRESSES_MAX = 8, SESSION_NOTICES = 8, SESSION_MISSING_MAX = 64, SESSION_WHY_BYTES = 120 };
+enum {
+	SESSION_ADDRESSES_MAX = 8,
+	SESSION_NOTICES = 8,
+	SESSION_MISSING_MAX = 64,
+	SESSION_WHY_BYTES = 120,
+	SESSION_WHYS = 64
+};
 
 struct client_address {
 	char transport[16];
@@ -50,7 +56,12 @@ struct client_subject {
 /* How ranks went last, where nobody has asked for it since: bit r % 64 of word r / 64. */
 struct client_gone {
 	uint64_t left[WIRE_WORLD_MAX / 64], lost[WIRE_WORLD_MAX / 64];
-	char why[SESSION_WHY_BYTES]; /* the last that was lost, as the box has it; "": it did not say */
+	/* Why the last of them were lost, as the box has it; "": it did not say. */
+	struct client_why {
+		uint32_t rank;
+		char text[SESSION_WHY_BYTES];
+	} whys[SESSION_WHYS];
+	unsigned why_count; /* that it has heard so far */
 };
 
 /* What the box said about waits that take long. */

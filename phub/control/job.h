@@ -32,6 +32,7 @@ struct session;
 #define JOB_REASON_BYTES      200u
 #define JOB_ADVICE_BYTES      800u
 #define JOB_WHY_BYTES         120u
+#define JOB_WHYS_MAX          64u /* of those that a message has */
 #define JOB_PAUSED_BYTES      160u
 #define JOB_BESIDE_MAX        8u   /* jobs at once beside one that the operator listed, under its entry */
 #define JOB_HYPER_PENDING_MAX 256u /* versions of which some ranks have not sent theirs */
@@ -64,8 +65,9 @@ struct member {
 	bool leaf; /* likewise: no other box calls it */
 	bool tls;
 	unsigned cores;
-	bool quit;  /* gone: it left */
-	bool joins; /* its table is equal: the next change of membership lets it in */
+	bool quit;                    /* gone: it left, */
+	char lost_why[JOB_WHY_BYTES]; /* or else this is why it was lost last; "": it was not */
+	bool joins;                   /* its table is equal: the next change of membership lets it in */
 	uint64_t gone_ns;
 	bool tabled;       /* its next table came, and is equal to the reference or was found different */
 	bool resumes;      /* it was in the job when that ran before */
@@ -127,13 +129,11 @@ struct job {
 	uint32_t hyper_count;
 	uint32_t hyper_sent; /* versions that some cores of this generation have not taken yet */
 	uint32_t hyper_asked,
-		hyper_agreed;   /* where the top box must agree: the newest that was said, and that it did */
-	bool plain_told;        /* that it is encrypted, and a session of its workers is not */
-	bool stuck_told;        /* that ranks come by shared memory, and cannot go on at the standby */
-	uint64_t reconnects;    /* data connections that were made anew */
-	uint64_t losses, joins; /* of ranks, while it ran */
-	uint32_t lost_last;     /* member that was, and why; "": none */
-	char lost_why[JOB_WHY_BYTES];
+		hyper_agreed;         /* where the top box must agree: the newest that was said, and that it did */
+	bool plain_told;              /* that it is encrypted, and a session of its workers is not */
+	bool stuck_told;              /* that ranks come by shared memory, and cannot go on at the standby */
+	uint64_t reconnects;          /* data connections that were made anew */
+	uint64_t losses, joins;       /* of ranks, while it ran */
 	uint64_t dropped[DROP_COUNT]; /* messages, in generations that are over */
 
 	/* Membership, of a job that runs (job_members.c). */

@@ -263,22 +263,46 @@ static uint32_t job_members_epoch(const struct job *job)
 	return job->change && job->change->repair && !job->gone_on ? job->epoch - 1 : job->epoch;
 }
 
+/* Who left has none, nor who was at no box that this one knows; others that of their box. */
+static char *job_members_why(struct job *job, struct member *m)
+{
+	if (m->elsewhere && m->at == JOB_AT_OTHER)
+		return NULL;
+	m = m->elsewhere ? &job->members[m->at] : m;
+	return m->gone && !m->quit ? m->lost_why : NULL;
+}
+
+/* Of all that were lost with a box it is one text. */
+static uint32_t job_members_say_why(char *why, Phub__Members *members)
+{
+	uint32_t i = 0;
+
+	while (i < members->n_whys && members->whys[i] != why)
+		i++;
+	if (i < members->n_whys)
+		return i;
+	if (!why || i == JOB_WHYS_MAX)
+		return UINT32_MAX;
+	members->whys[members->n_whys++] = why;
+	return i;
+}
+
 static void job_members_say_lost(struct job *job, uint32_t rank, Phub__Members *members)
 {
-	const struct member *m = &job->members[rank];
+	struct member *m = &job->members[rank];
 
 	members->lost[members->n_lost++] = rank;
 	if (!m->elsewhere && m->quit)
 		members->left[members->n_left++] = rank;
-	else if ((m->elsewhere ? m->at : rank) == job->lost_last)
-		members->why = job->lost_why;
+	members->why[members->n_why++] = job_members_say_why(job_members_why(job, m), members);
 }
 
 void job_members_spread(struct job *job, const uint64_t *lost, const uint64_t *came, const struct session *but)
 {
 	Phub__Control control = PHUB__CONTROL__INIT;
 	Phub__Members members = PHUB__MEMBERS__INIT;
-	uint32_t *ranks = calloc(3 * (size_t)job->ranks, sizeof(*ranks));
+	uint32_t *ranks = calloc(4 * (size_t)job->ranks, sizeof(*ranks));
+	char *whys[JOB_WHYS_MAX];
 
 	if (!ranks)
 		return; /* data connections say the epoch, too */
@@ -288,6 +312,8 @@ void job_members_spread(struct job *job, const uint64_t *lost, const uint64_t *c
 	members.lost = ranks;
 	members.came = ranks + job->ranks;
 	members.left = members.came + job->ranks;
+	members.why = members.left + job->ranks;
+	members.whys = whys;
 	for (uint32_t i = 0; i < job->ranks; i++) {
 		if (members_have(lost, i))
 			job_members_say_lost(job, i, &members);
@@ -478,8 +504,7 @@ bool job_members_lose(struct job *job, uint32_t rank, const char *why)
 	m->repair = true;
 	if (why) {
 		job->losses++;
-		job->lost_last = rank;
-		snprintf(job->lost_why, sizeof(job->lost_why), "%s", why);
+		snprintf(member->lost_why, sizeof(member->lost_why), "%s", why);
 	}
 	standby_members(job);
 	if (!why)

@@ -532,10 +532,11 @@ static void texts_are_made_safe(void **state)
 /* Who went, and why, as the box says it, is told once; of ranks that cannot be nothing is kept. */
 static void who_went(void **state)
 {
-	uint32_t lost[] = {1, 3, 5000}, left[] = {3, UINT32_MAX}, one[] = {1};
+	uint32_t lost[] = {1, 3, 5000, 2}, left[] = {3, UINT32_MAX}, one[] = {1}, many[2 * SESSION_WHYS];
 	Phub__Control control = PHUB__CONTROL__INIT;
 	Phub__Members members = PHUB__MEMBERS__INIT;
-	char why[SESSION_WHY_BYTES], text[] = "it was\nsilent";
+	char why[SESSION_WHY_BYTES], silent[] = "it was\nsilent", broken[] = "it broke", *whys[] = {broken, silent};
+	uint32_t whys_of[] = {1, UINT32_MAX, 0, 0};
 	struct rig r;
 
 	(void)state;
@@ -544,15 +545,20 @@ static void who_went(void **state)
 	control.message_case = PHUB__CONTROL__MESSAGE_MEMBERS;
 	control.members = &members;
 	members.lost = lost;
-	members.n_lost = 3;
+	members.n_lost = 4;
 	members.left = left;
 	members.n_left = 2;
-	members.why = text;
+	members.whys = whys;
+	members.n_whys = 2;
+	members.why = whys_of;
+	members.n_why = 4;
 	assert_int_equal(api_take_fate(r.workers[0], 1, why), API_STAYED);
 	fake_box_say(&r.box, 0, &control);
 	rig_run(&r, 10 * MS);
 	assert_int_equal(api_take_fate(r.workers[0], 1, why), API_LOST);
 	assert_string_equal(why, "it was?silent");
+	assert_int_equal(api_take_fate(r.workers[0], 2, why), API_LOST);
+	assert_string_equal(why, "it broke");
 	assert_int_equal(api_take_fate(r.workers[0], 3, why), API_LEFT);
 	assert_string_equal(why, "");
 	assert_int_equal(api_take_fate(r.workers[0], 0, why), API_STAYED);
@@ -566,6 +572,32 @@ static void who_went(void **state)
 	rig_run(&r, 10 * MS);
 	assert_int_equal(api_take_fate(r.workers[0], 1, why), API_LEFT);
 	assert_int_equal(api_take_fate(r.workers[0], 3, why), API_LEFT);
+	members = (Phub__Members)PHUB__MEMBERS__INIT; /* one after the other, and none asks in between */
+	members.lost = one;
+	members.whys = whys;
+	members.why = whys_of;
+	members.n_lost = members.n_whys = members.n_why = 1;
+	for (whys_of[0] = 0; one[0] <= 2; one[0]++) {
+		whys[0] = one[0] == 1 ? silent : broken;
+		fake_box_say(&r.box, 0, &control);
+	}
+	rig_run(&r, 10 * MS);
+	assert_int_equal(api_take_fate(r.workers[0], 1, why), API_LOST);
+	assert_string_equal(why, "it was?silent");
+	assert_int_equal(api_take_fate(r.workers[0], 2, why), API_LOST);
+	assert_string_equal(why, "it broke");
+	for (uint32_t i = 0; i < 2 * SESSION_WHYS;
+		i++) /* of more than there is room for those are kept that came last */
+		many[i] = i;
+	whys_of[0] = 7; /* there is none such */
+	members.lost = many;
+	members.n_lost = 2 * SESSION_WHYS;
+	fake_box_say(&r.box, 0, &control);
+	rig_run(&r, 10 * MS);
+	for (uint32_t i = 0; i < 2 * SESSION_WHYS; i++) {
+		assert_int_equal(api_take_fate(r.workers[0], i, why), API_LOST);
+		assert_string_equal(why, "");
+	}
 	rig_close(&r);
 }
 

@@ -381,12 +381,13 @@ static void test_who_is_gone_and_why(void **state)
 {
 	const struct rig_job shrinks = {.generation = 1, .lost = LOST_SHRINK};
 	const Phub__Members *told;
-	struct actor a[3] = {{0}};
+	struct actor a[5] = {{0}};
 	struct rig rig;
+	unsigned lost = 0;
 
 	(void)state;
-	crew_open(&rig, a, 3, 1);
-	for (int i = 0; i < 3; i++)
+	crew_open(&rig, a, 5, 1);
+	for (int i = 0; i < 5; i++)
 		actor_table(&a[i], &shrinks, 1, 1000);
 	rig_wait(&rig, 10);
 	assert_int_equal(actor_hear(&a[0]), PHUB__CONTROL__MESSAGE_START);
@@ -395,14 +396,25 @@ static void test_who_is_gone_and_why(void **state)
 	assert_int_equal(actor_hear(&a[0]), PHUB__CONTROL__MESSAGE_MEMBERS);
 	told = a[0].last->members;
 	assert_true(told->n_lost == 1 && told->lost[0] == 1 && told->n_left == 0);
-	assert_non_null(strstr(told->why, "its control session ended without a leave"));
+	assert_true(told->n_why == 1 && told->why[0] == 0 && told->n_whys == 1);
+	assert_non_null(strstr(told->whys[0], "its control session ended without a leave"));
 	actor_leave(&a[2]);
 	rig_wait(&rig, 10);
 	assert_int_equal(actor_hear(&a[0]), PHUB__CONTROL__MESSAGE_MEMBERS);
 	told = a[0].last->members;
 	assert_true(told->n_lost == 1 && told->lost[0] == 2 && told->n_left == 1 && told->left[0] == 2);
-	assert_string_equal(told->why, "");
+	assert_true(told->n_whys == 0 && told->n_why == 1 && told->why[0] > 0);
 	actor_hang_up(&a[2]);
+	actor_hang_up(&a[3]); /* two at once */
+	actor_hang_up(&a[4]);
+	rig_wait(&rig, 10);
+	for (; lost < 2; lost += (unsigned)told->n_lost) {
+		assert_int_equal(actor_hear(&a[0]), PHUB__CONTROL__MESSAGE_MEMBERS);
+		told = a[0].last->members;
+		assert_int_equal(told->n_why, told->n_lost);
+		for (size_t i = 0; i < told->n_lost; i++)
+			assert_true(told->why[i] < told->n_whys && strstr(told->whys[told->why[i]], "without a leave"));
+	}
 	crew_close(&rig, a, 1);
 }
 
