@@ -411,10 +411,9 @@ PHUB_API int phub_stats(phub_t *p, struct phub_stats *stats);
  * belongs to one thread at a time; time limits, errors and phub_error() are as above.
  */
 enum phub_site_algorithm {
-	PHUB_SITE_BSP = 0,  /* the mean gradient, each step. Theta is 1 */
-	PHUB_SITE_GAIA = 1, /* what has changed a weight by more than its part theta (Hsieh et al., NSDI'17); >= 0 */
-	PHUB_SITE_LOCAL =
-		2, /* the mean of weights, every theta steps (FedAvg, McMahan et al., AISTATS'17); whole, >= 1 */
+	PHUB_SITE_BSP = 0,   /* the mean gradient, each step. Theta is 1 */
+	PHUB_SITE_GAIA = 1,  /* what has changed a weight by more than its part theta (Hsieh et al., NSDI'17); >= 0 */
+	PHUB_SITE_LOCAL = 2, /* the mean of weights, every theta steps (FedAvg, McMahan et al., 2017); whole, >= 1 */
 	/* the part theta of each gradient that is largest (Lin et al., ICLR'18); 0 < theta <= 1. All sites have the
 	 * same weights, whatever theta: so what models lose elsewhere says nothing of it */
 	PHUB_SITE_DGC = 3,
@@ -657,9 +656,11 @@ struct phub_site_options {
 	const struct phub_scout_options *scout; /* NULL: theta stays */
 	phub_evaluate *evaluate; /* NULL: this site's reports, and those of models that come here, say nothing */
 	void *context;           /* evaluate()'s */
-	/* Rank 0 writes the scout's decisions to this file, lines of JSON; without a scout a line at the start, and one
-	 * at the end. NULL: PHUB_SCOUT_LOG, else it does not. It is begun anew with the run, and gone on with by who
-	 * comes to one. Where it cannot be written to, training goes on: phub_site_state.log_error. */
+	/* The site of the lowest rank that has one writes the scout's decisions to this file, lines of JSON; without a
+	 * scout a line at the start, and one at the end. NULL: PHUB_SCOUT_LOG, else it has none. It is begun anew with
+	 * the run. When who writes it is lost or leaves, the lowest rank left that has one goes on, as a line tells, in
+	 * that file, or, where it is not there, one of its own, FILE.siteRANK if FILE is another's; without shadows;
+	 * not with PHUB_OUTER_BOX. If it cannot be written training goes on: phub_site_state.log_error. */
 	const char *log;
 	phub_site_t *within; /* NULL: none; see above */
 	/* The class of link that it talks over: 1 to 16 of a-z and 0-9. It is named in the decision log, and "rack"
@@ -725,11 +726,11 @@ PHUB_API int phub_site_wait(phub_site_t *site, int timeout_ms);
 PHUB_API int phub_site_loss(phub_site_t *site, double loss, uint64_t samples);
 
 /*
- * What the mean model makes of data that the caller holds out and has tried it on, for the decision log, so at rank 0;
- * elsewhere it is nowhere seen. At any time until phub_site_close(): the latest stands in the log's end, and in the
- * next window's line if it is new there. `correct` UINT64_MAX, and a `loss` that is not finite: not known. The run's
- * seconds beside it, from phub_site_start() to the end of the last step, count no trial after that. -EINVAL: NULL, no
- * samples, or more correct than there are.
+ * What the mean model makes of data that the caller holds out and has tried it on, for the decision log, so at the site
+ * that writes it; elsewhere it is nowhere seen. At any time until phub_site_close(): the latest stands in the log's
+ * end, and in the next window's line if it is new there. `correct` UINT64_MAX, and a `loss` that is not finite: not
+ * known. The run's seconds beside it, from phub_site_start() to the end of the last step, count no trial after that.
+ * -EINVAL: NULL, no samples, or more correct than there are.
  */
 PHUB_API int phub_site_score(phub_site_t *site, const struct phub_score *score);
 
@@ -742,8 +743,7 @@ PHUB_API int phub_site_resume(phub_site_t *site, int timeout_ms);
 /* From the next exchange on: this site's samples. -EBUSY as phub_site_step(). */
 PHUB_API int phub_site_set_samples(phub_site_t *site, uint64_t samples);
 
-/* From the next step on, at all sites after the same step. -EINVAL: the algorithm cannot have it, or a scout sets it;
- * -EBUSY as phub_site_step(). */
+/* From the next step on, at all sites after the same one. -EINVAL: not this algorithm's, or a scout sets it; -EBUSY. */
 PHUB_API int phub_site_set_theta(phub_site_t *site, double theta);
 
 /* Before the last step of a site that leaves: its exchange says all that is left to say, where it is due. -EBUSY. */

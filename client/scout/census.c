@@ -10,15 +10,17 @@
 #include "client/scout/course.h"
 #include "client/scout/record.h"
 
-enum { CENSUS_WAITS = 8 };
-
-int census_begin(struct phub_site *s)
+int census_begin(struct phub_site *s, bool all)
 {
 	s->census.at = calloc(s->world, sizeof(*s->census.at));
 	if (!s->census.at)
 		return -ENOMEM;
-	for (uint32_t rank = 0; rank < s->world; rank++)
-		s->census.at[rank].there = true;
+	for (uint32_t rank = 0; rank < s->world; rank++) {
+		struct slot slot;
+
+		slots_get(s->slots_in, rank, &slot);
+		s->census.at[rank].there = all || slot.flags & SLOT_HERE;
+	}
 	return 0;
 }
 

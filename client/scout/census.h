@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Who is there, round by round, for the decision log of the site that writes it: a line for each site that was lost,
- * left or came. Rounds' slots (slots.h) say who; why somebody is there no more the box says, on a connection of its
- * own. Where that has not come yet as the round without it lands, the line waits for it, a few rounds at most.
+ * Who is there, round by round, for the decision log of the site that writes it, or of one that may go on with it: a
+ * line for each site that was lost, left or came. Rounds' slots (slots.h) say who; why somebody is there no more the
+ * box says, on a connection of its own. Where that has not come yet as the round without it lands, the line waits for
+ * it, a few rounds at most.
  *
  * The site's thread; nothing blocks.
  */
@@ -16,6 +17,8 @@
 
 struct phub_site;
 
+enum { CENSUS_WAITS = 8 };
+
 struct census_site {
 	bool there;
 	unsigned waits;     /* rounds that its line still waits for; 0: there is none */
@@ -28,8 +31,9 @@ struct census {
 	struct census_site *at; /* [world] */
 };
 
-/* The log begins: all should be there. -ENOMEM: no line tells who is not. census_fini() ends it, also of all zeros. */
-int census_begin(struct phub_site *s);
+/* The log begins: all should be there, or those who are. -ENOMEM: no line tells who is not. census_fini() ends it, also
+ * of all zeros. */
+int census_begin(struct phub_site *s, bool all);
 void census_fini(struct phub_site *s);
 
 /* A round has landed. */

@@ -268,7 +268,7 @@ static unsigned course_flags(const struct phub_site *s, enum course_kind kind)
 {
 	return SLOT_HERE | (kind == COURSE_HELLO ? SLOT_HELLO : 0) | (s->has && !s->unsound.own ? SLOT_HAS : 0) |
 	       (s->pending && kind != COURSE_EXCHANGE ? SLOT_PENDING : 0) |
-	       (s->pending && s->window.open && kind != COURSE_EXCHANGE ? SLOT_WINDOW : 0);
+	       (s->pending && s->window.open && kind != COURSE_EXCHANGE ? SLOT_WINDOW : 0) | course_log_flags(s);
 }
 
 static int course_begin(struct phub_site *s, enum course_kind kind)
@@ -315,6 +315,8 @@ static int course_land(struct phub_site *s)
 	bool heard = s->slots_key >= 0 && course_heard_hello(s);
 
 	s->flight = COURSE_REST;
+	if (s->slots_key >= 0)
+		course_log_turn(s);
 	if (kind == COURSE_FETCH)
 		return course_fetch_land(s);
 	if (kind == COURSE_EXCHANGE)

@@ -75,6 +75,30 @@ struct window {
 	double shown;           /* bytes of that in the window, mean of sites */
 };
 
+/* A line of the decision log that another site should have written, and so many rounds ago. */
+struct site_log_line {
+	struct site_log_line *next;
+	unsigned rounds;
+	size_t bytes;
+	char text[];
+};
+
+/* The decision log: this site writes it, or would go on with it (course_log.c). */
+struct site_log {
+	char *path;                   /* NULL: it has none, or not any more */
+	bool usual;                   /* by the environment, not by the site's options */
+	int fd;                       /* -1: nothing is written, as another site does */
+	int error;                    /* as in phub_site_state */
+	bool turn;                    /* it is this site that writes; */
+	bool writes;                  /* and it has begun to */
+	uint32_t before;              /* the rank that wrote before; UINT32_MAX: none that it knows of */
+	uint64_t run;                 /* what names the run */
+	uint64_t since;               /* the step after which this site began */
+	double bytes, travel, within; /* mean of sites, of decisions so far */
+	uint64_t shadow[SHADOW_THETAS_MAX];
+	struct site_log_line *held; /* the eldest first */
+};
+
 struct phub_site {
 	/* Of the options; the same from phub_site_start() on. */
 	phub_t *phub;
@@ -99,16 +123,12 @@ struct phub_site {
 	int slots_key;              /* -1: none */
 	bool named, started, begun; /* all keys; phub_start() is done; phub_site_start() is */
 
-	int log;                       /* where decisions are written; -1: nowhere */
-	bool log_usual;                /* by the environment, not by the site's options */
-	int log_error;                 /* as in phub_site_state */
 	struct phub_score score;       /* of the mean model, as it was told; samples 0: it was not, */
 	bool scored;                   /* since the last window */
 	uint64_t began_ns, stepped_ns; /* phub_site_start() was over, and the last step; 0: none */
-	double logged_bytes, logged_travel, logged_within; /* mean of sites */
+	struct site_log log;
 	struct census census;
-	struct shadow shadow; /* of this site, where there is a log; count 0: none */
-	uint64_t logged_shadow[SHADOW_THETAS_MAX];
+	struct shadow shadow; /* of this site, where it has the log from the start; count 0: none */
 
 	struct site site;
 	struct scout scout;
@@ -219,10 +239,18 @@ void window_land(struct phub_site *s);
 
 /* ---- course_log.c ---- */
 
-/* Where decisions go, if this site writes them; of one without a scout, how the run began and ended. 0, or an error of
- * open(2) with the reason in `e`. */
+/*
+ * Where decisions go; of a run without a scout, how it began and ended. One site writes: that of the lowest rank of
+ * those that have a file for it, and once it has begun until it is there no more. All know who that is by the flags in
+ * rounds' slots. The others make the same lines, and hold those of the last rounds: who goes on writes what is not in
+ * the file yet. 0, -ENOMEM, or of rank 0, which opens it at once, an error of open(2), with the reason in `e`.
+ */
 int course_log_open(struct phub_site *s, const char *path, struct err *e);
 void course_log_close(struct phub_site *s);
+/* SLOT_LOG and SLOT_WRITES. */
+unsigned course_log_flags(const struct phub_site *s);
+/* A round has landed, of which nothing else is done yet: whose turn is it? Goes on with the log, or yields. */
+void course_log_turn(struct phub_site *s);
 /* A site comes around `s`, which has started. Where both would write what the environment names, the one around does.
  */
 void course_log_yield(struct phub_site *s, const struct phub_site *around);

@@ -49,7 +49,7 @@ static uint32_t sync_check(const struct phub_site *s, const float *values, size_
 
 static void sync_news(const struct phub_site *s)
 {
-	struct slots_news news = {.theta = s->site.config.theta, .window = s->window.began};
+	struct slots_news news = {.theta = s->site.config.theta, .window = s->window.began, .run = s->log.run};
 
 	if (s->scouted)
 		scout_save(&s->scout, news.scout);
@@ -210,6 +210,7 @@ static bool sync_take_news(struct phub_site *s)
 	if (!slots_get_news(s->slots_in, s->world, &news) || site_set_theta(&s->site, news.theta) < 0)
 		return false;
 	s->window.began = news.window;
+	s->log.run = news.run;
 	return !s->scouted || scout_load(&s->scout, news.scout, sizeof(news.scout), &e) == 0;
 }
 

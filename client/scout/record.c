@@ -241,6 +241,8 @@ size_t record_run(const struct record_run *run, char *out, size_t room)
 
 	field_text(&l, "scout", "run");
 	field_whole(&l, "version", RECORD_VERSION);
+	if (run->id > 0)
+		field_whole(&l, "id", run->id);
 	field_text(&l, "algorithm", site_algorithm_name(run->algorithm));
 	field_text(&l, "policy", scout_policy_name(c->policy));
 	field_doubles(&l, "thetas", c->thetas, c->theta_count);
@@ -419,6 +421,7 @@ size_t record_end(const struct record_end *end, char *out, size_t room)
 	field_double(&l, "accuracy", end->accuracy);
 	field_double(&l, "loss", end->loss);
 	field_double(&l, "seconds", end->seconds);
+	field_whole(&l, "rank", end->rank);
 	if (end->sites > 0)
 		field_whole(&l, "sites", end->sites);
 	if (end->broken_since > 0)
@@ -435,8 +438,21 @@ size_t record_site(const struct record_site *site, char *out, size_t room)
 	field_whole(&l, "rank", site->rank);
 	field_text(&l, "action", site->action);
 	field_whole(&l, "sites", site->sites);
+	if (strcmp(site->action, "writes") == 0)
+		field_whole(&l, "since", site->since);
 	field_text(&l, "reason", site->reason);
 	return line_end(&l);
+}
+
+size_t record_head(uint64_t id, char out[RECORD_HEAD_BYTES])
+{
+	struct line l = line_begin(out, RECORD_HEAD_BYTES);
+
+	field_text(&l, "scout", "run");
+	field_whole(&l, "version", RECORD_VERSION);
+	field_whole(&l, "id", id);
+	line_put(&l, ",");
+	return l.length;
 }
 
 size_t record_warning(uint64_t t, unsigned rank, const char *tensor, bool all, const char *text, char *out, size_t room)

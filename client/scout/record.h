@@ -26,6 +26,7 @@ struct record_run {
 	const struct scout_config *scout; /* policy, thetas, period, model_bytes, seed and what costs weigh */
 	uint64_t bsp_bytes; /* that BSP says at a step: not what is not trained; 0, or the model's: left out */
 	unsigned sites, rank;
+	uint64_t id;                /* names the run among others, below 2^53; 0: left out */
 	const char *job;            /* NULL: left out */
 	const char *transport;      /* of the writer's payload: nothing is coded over shm; NULL: left out */
 	const char *const *tensors; /* names; NULL: left out */
@@ -77,6 +78,7 @@ struct record_end {
 	double bytes, bytes_travel, bytes_wire;
 	double theta, accuracy, loss, seconds;
 	double bytes_within;   /* as in a window's line, since the start; 0: left out */
+	unsigned rank;         /* of the writer */
 	unsigned sites;        /* that were there at last: of these the score is; 0: not known, and left out */
 	uint64_t broken_since; /* the step after which the writer's model was no numbers to the end; 0: left out */
 };
@@ -97,16 +99,22 @@ size_t record_end(const struct record_end *end, char *out, size_t room);
 size_t record_warning(
 	uint64_t t, unsigned rank, const char *tensor, bool all, const char *text, char *out, size_t room);
 
-/* Likewise: who is there changes. */
+/* Likewise: who is there changes; or who writes the log, from there on. */
 struct record_site {
 	uint64_t t;         /* steps of the run, as the first round without it, or with it, landed */
 	unsigned rank;      /* of the site */
-	const char *action; /* "lost", "left", "came" */
+	const char *action; /* "lost", "left", "came"; "writes": what its end says of bytes is since step `since` */
 	unsigned sites;     /* from then on */
+	uint64_t since;     /* of "writes" alone */
 	const char *reason;
 };
 
 size_t record_site(const struct record_site *site, char *out, size_t room);
+
+/* What the first line of a log of run `id` begins with; returns how long that is. */
+#define RECORD_HEAD_BYTES 64u
+
+size_t record_head(uint64_t id, char out[RECORD_HEAD_BYTES]);
 
 /* What is enough for one number, as it is written in a line; the NUL included. */
 #define RECORD_NUMBER_BYTES 32u

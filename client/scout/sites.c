@@ -137,7 +137,7 @@ int phub_site_open(phub_t *p, const struct phub_site_options *options, phub_site
 	s->rank = p->settings.rank;
 	s->world = p->settings.world;
 	s->slots_key = -1;
-	s->log = -1;
+	s->log.fd = -1;
 	if (own.link)
 		snprintf(s->link, sizeof(s->link), "%s", own.link);
 	rc = sites_settle(s, &own, &given, e);
@@ -147,9 +147,10 @@ int phub_site_open(phub_t *p, const struct phub_site_options *options, phub_site
 		rc = within_open(s, own.within, e);
 	if (rc == 0 && own.within)
 		course_log_yield(own.within, s);
-	if (rc == 0 && s->rank == 0)
+	if (rc == 0)
 		rc = course_log_open(s, own.log, e);
 	if (rc < 0) {
+		course_log_close(s);
 		within_close(s);
 		free(s);
 		return rc;
@@ -489,7 +490,7 @@ int phub_site_state(phub_site_t *s, struct phub_site_state *state)
 		.bytes_wire = stats.pushed_bytes,
 		.windows = s->windows,
 		.bytes_within = within_bytes(s),
-		.log_error = s->log_error,
+		.log_error = s->log.error,
 		.broken_since = unsound_since(s)};
 	if (s->at_box) {
 		rc = phub_present(s->phub);

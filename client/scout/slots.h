@@ -20,7 +20,9 @@ enum slot_flag {
 	SLOT_HAS = 4,     /* weights of its own, that others may begin with */
 	SLOT_PENDING = 8, /* an exchange is due, of which this round is not the one */
 	SLOT_WINDOW = 16, /* and that one ends a window */
-	SLOT_FLAGS = 31,
+	SLOT_LOG = 32,    /* it knows a file for the decision log; */
+	SLOT_WRITES = 64, /* and writes it */
+	SLOT_FLAGS = 127,
 };
 
 struct slot {
@@ -38,12 +40,13 @@ struct slot {
 struct slots_news {
 	double theta;
 	uint64_t window; /* the step that it began after */
+	uint64_t run;    /* what names the run in its log */
 	uint8_t scout[SCOUT_SAVED_BYTES];
 };
 
 #define SLOT_WORDS  11u
 #define SLOT_FLOATS ((uint32_t)(1 + SLOT_WORDS * SCOUT_WORD_FLOATS + SCOUT_REPORT_FLOATS))
-#define NEWS_FLOATS ((uint32_t)(2 * SCOUT_WORD_FLOATS + SCOUT_BYTES_FLOATS(SCOUT_SAVED_BYTES)))
+#define NEWS_FLOATS ((uint32_t)(3 * SCOUT_WORD_FLOATS + SCOUT_BYTES_FLOATS(SCOUT_SAVED_BYTES)))
 
 /* Of a job with a scout `tensors` are all of the site, else 0. */
 static inline uint32_t slots_floats(uint32_t world, uint32_t tensors)

@@ -353,7 +353,7 @@ static void crew_judge(struct scout_crew *crew, unsigned site, int status, unsig
 		crew->lost++;
 		crew->writer_lost = crew->writer_lost || site == 0;
 		crew_flush(crew, site);
-		scout_crew_note(crew, "%s; the others go on%s", own.text, site == 0 ? ", and the log ends" : "");
+		scout_crew_note(crew, "%s; the others go on", own.text);
 		return;
 	}
 	crew->failed = (int)site;

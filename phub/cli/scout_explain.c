@@ -493,8 +493,8 @@ static void explain_end(const struct explain *x, const struct scout_log_total *t
 		printf(", %.2f %% right", 100 * total->accuracy);
 	puts(". --at STEP says more of one window.");
 	if (!x->log.end)
-		puts("Take care: it has no last line: the run goes on, was broken off, or rank 0, which writes it, was "
-		     "lost.");
+		puts("Take care: it has no last line: the run goes on, was broken off, or who wrote it was lost, and "
+		     "no other site has gone on with it here.");
 	if (x->config.policy == SCOUT_PLUS && x->config.plus.worth > 0 && !explain_weighs(x))
 		printf("Take care: what a unit of loss is worth (%g) has decided nothing: in these %u windows no probe "
 		       "has shown yet what talking more saves.\n",

@@ -154,10 +154,23 @@ static int log_damaged(const struct scout_log *log, struct err *e, const char *f
 		what, log->line);
 }
 
-/* Rank 0 that was lost, and comes again, says once more what the run is. */
+/* Another site writes from here on: its end knows all where it was there from the start. */
+static void log_take_writer(struct scout_log *log, const json_t *line)
+{
+	const double since = scout_log_number(line, "since");
+
+	log->gone_on = !(since == 0);
+	log->joined = true;
+	log->writer = scout_log_number(line, "rank");
+	json_decref(log->end); /* that of who left before the others did */
+	log->end = NULL;
+}
+
+/* Who goes on in a file of its own says once more what the run is, as do two that were joined. */
 static bool log_is_same(const json_t *a, const json_t *b)
 {
-	static const char *const fields[] = {"job", "algorithm", "policy", "thetas", "sites", "model_bytes", "seed"};
+	static const char *const fields[] = {
+		"id", "job", "algorithm", "policy", "thetas", "sites", "model_bytes", "seed"};
 
 	for (unsigned i = 0; i < sizeof(fields) / sizeof(fields[0]); i++) {
 		const json_t *of[] = {json_object_get(a, fields[i]), json_object_get(b, fields[i])};
@@ -172,8 +185,8 @@ static int log_take_run(struct scout_log *log, json_t *line, struct err *e)
 {
 	double version = scout_log_number(line, "version");
 
-	if (log->run && !log->end && log_is_same(log->run, line)) {
-		log->gone_on = true;
+	if (log->run && log_is_same(log->run, line) && (!log->end || json_object_get(line, "id"))) {
+		log_take_writer(log, line);
 		return 0;
 	}
 	if (log->run)
@@ -187,6 +200,7 @@ static int log_take_run(struct scout_log *log, json_t *line, struct err *e)
 			"the run does not say its sites and model_bytes, without which nothing can be summed; take a "
 			"log that libphub wrote");
 	log->run = json_incref(line);
+	log->writer = scout_log_number(line, "rank");
 	return 0;
 }
 
@@ -199,11 +213,24 @@ static const char *log_outside(const struct scout_log *log)
 			  "be read";
 }
 
+/* Did another write it already, before this one went on with the log? */
+static bool log_has_window(const struct scout_log *log, const json_t *line)
+{
+	const double window = scout_log_number(line, "window");
+
+	for (unsigned i = log->joined ? log->count : 0; i-- > 0;)
+		if (scout_log_number(scout_log_window(log, i), "window") <= window)
+			return scout_log_number(scout_log_window(log, i), "window") == window;
+	return false;
+}
+
 static int log_take_window(struct scout_log *log, json_t *line, struct err *e)
 {
 	const json_t *last = log->count ? scout_log_window(log, log->count - 1) : NULL;
 	double t = scout_log_number(line, "t");
 
+	if (log_has_window(log, line))
+		return 0;
 	if (!log->run || log->end)
 		return err_set(e, -EBADMSG, "a decision %s", log_outside(log));
 	if (!(t >= 0 && t < 1e15) || isnan(scout_log_number(line, "theta")) || isnan(scout_log_number(line, "next")))
@@ -226,6 +253,46 @@ static bool log_is_site(const json_t *line)
 	       !isnan(scout_log_number(line, "rank")) && !isnan(scout_log_number(line, "sites"));
 }
 
+static bool log_has_site(const struct scout_log *log, const json_t *line)
+{
+	static const char *const fields[] = {"t", "rank", "action"};
+
+	for (size_t i = 0; i < json_array_size(log->sites); i++) {
+		const json_t *one = json_array_get(log->sites, i);
+		unsigned alike = 0;
+
+		for (unsigned k = 0; k < 3; k++)
+			alike += json_equal(json_object_get(one, fields[k]), json_object_get(line, fields[k]));
+		if (alike == 3)
+			return true;
+	}
+	return false;
+}
+
+static int log_take_site(struct scout_log *log, json_t *line, struct err *e)
+{
+	if (!log->run || !log_is_site(line))
+		return 0;
+	if (strcmp(scout_log_text(line, "action"), "writes") == 0)
+		log_take_writer(log, line);
+	if (log->joined && log_has_site(log, line))
+		return 0;
+	return json_array_append(log->sites, line) < 0 ? err_set(e, -ENOMEM, "out of memory") : 0;
+}
+
+/* Who was thought to be lost, or left before the others, may say how that was for it when another writes already. */
+static int log_take_end(struct scout_log *log, json_t *line, struct err *e)
+{
+	const double rank = scout_log_number(line, "rank");
+
+	if (log->joined && !isnan(rank) && rank != log->writer)
+		return 0;
+	if (!log->run || log->end)
+		return err_set(e, -EBADMSG, "an end %s", log_outside(log));
+	log->end = json_incref(line);
+	return 0;
+}
+
 static int log_take(struct scout_log *log, json_t *line, struct err *e)
 {
 	const char *kind = scout_log_text(line, "scout");
@@ -234,23 +301,30 @@ static int log_take(struct scout_log *log, json_t *line, struct err *e)
 		return log_take_run(log, line, e);
 	if (strcmp(kind, "decision") == 0)
 		return log_take_window(log, line, e);
-	if (strcmp(kind, "site") == 0 && log->run && log_is_site(line))
-		return json_array_append(log->sites, line) < 0 ? err_set(e, -ENOMEM, "out of memory") : 0;
-	if (strcmp(kind, "end") != 0)
-		return 0;
-	if (!log->run || log->end)
-		return err_set(e, -EBADMSG, "an end %s", log_outside(log));
-	log->end = json_incref(line);
-	return 0;
+	if (strcmp(kind, "site") == 0)
+		return log_take_site(log, line, e);
+	return strcmp(kind, "end") == 0 ? log_take_end(log, line, e) : 0;
 }
 
-/* Sets *bad where the line is no JSON: an error, unless it is the last. */
+/* Does another site write from this line on? Then the line before it may not be whole. */
+static bool log_is_writer(const json_t *line)
+{
+	return strcmp(scout_log_text(line, "scout"), "run") == 0 ||
+	       strcmp(scout_log_text(line, "action"), "writes") == 0;
+}
+
+/* Sets *bad where the line is no JSON: an error, unless it is the last of who wrote it. */
 static int log_parse(struct scout_log *log, const char *text, size_t length, bool *bad, struct err *e)
 {
+	const bool after_bad = *bad;
 	json_error_t why;
 	json_t *line = json_loadb(text, length, 0, &why);
 	int rc;
 
+	if (after_bad && !(log->run && line && log_is_writer(line))) {
+		json_decref(line);
+		return -EBADMSG;
+	}
 	*bad = !line;
 	if (!line && !log->run)
 		return err_set(e, -EBADMSG,
@@ -289,18 +363,18 @@ static int log_read_lines(struct scout_log *log, FILE *file, struct err *e)
 	int rc = 0;
 
 	while (rc == 0 && (length = getline(&text, &room, file)) >= 0) {
-		bool bad;
+		bool bad = bad_line > 0;
 
 		log->line++;
 		if (length == 1 && text[0] == '\n')
 			continue;
-		if (bad_line) /* it was not the last */
-			rc = -EBADMSG;
-		else if (length > SCOUT_LOG_LINE_MAX)
+		if (length > SCOUT_LOG_LINE_MAX)
 			rc = log_damaged(log, &inner, "%zd bytes; a line has at most %d: the file is damaged there",
 				length, SCOUT_LOG_LINE_MAX);
 		else
 			rc = log_parse(log, text, (size_t)length, &bad, &inner);
+		if (rc == 0 && !bad)
+			bad_line = 0;
 		if (rc == -EBADMSG && !bad_line && length <= SCOUT_LOG_LINE_MAX && bad) {
 			bad_line = log->line;
 			rc = 0;
@@ -401,7 +475,7 @@ bool scout_log_open(const char *path, struct scout_log *out)
 		output_note("%s: its last line is not whole, and was left out: the run goes on, was broken off, or its "
 			    "disk is full",
 			path);
-	if (out->gone_on)
+	if (out->gone_on && out->missing)
 		output_note("%s: who wrote it was lost, and came again: windows in between are missing", path);
 	else if (out->missing)
 		output_note("%s: lines of %" PRIu64

@@ -27,7 +27,9 @@ struct scout_log {
 	uint64_t missing; /* windows that have no line, by the numbers of those that have one */
 	unsigned line;    /* how many have been read */
 	bool cut;         /* the last line was not whole: it is not here */
-	bool gone_on;     /* its writer was lost, and another has gone on: the last line counts what that one sent */
+	bool joined;      /* its writer was lost, or left, and another has gone on, from `writer` on; */
+	bool gone_on;     /* one that came later: the last line counts what has been sent since */
+	double writer;    /* the rank of who writes; NaN: it is not known */
 };
 
 /*

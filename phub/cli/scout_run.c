@@ -344,8 +344,9 @@ static void run_note_probes(const struct run *run)
 /* The others have ended well, and the log has not. */
 static int run_lacks_writer(const struct run *run)
 {
-	output_error("site 0, which writes the log, was lost: %s ends early, at step %.0f, and does not tell how "
-		     "the %u others went on to their end; begin again for a log of the whole run",
+	output_error("site 0, which wrote the log, was lost, and no other has gone on with it: %s ends early, at step "
+		     "%.0f, and does not tell how the %u others went on to their end; begin again for a log of the "
+		     "whole run",
 		run->options->out, run->step, run->crew.sites - run->crew.lost);
 	return CLI_FAILED;
 }
@@ -354,7 +355,8 @@ static int run_conclude(struct run *run, enum scout_check_fate fate)
 {
 	const struct run_options *o = run->options;
 	const char *words[] = {"compare", o->json ? "--json" : o->out, o->json ? o->out : NULL, NULL};
-	const bool lost = run->crew.writer_lost && (fate == SCOUT_CHECK_CUT || fate == SCOUT_CHECK_LINES);
+	const bool lost =
+		run->crew.writer_lost && !run->ended && (fate == SCOUT_CHECK_CUT || fate == SCOUT_CHECK_LINES);
 	const bool full = fate == SCOUT_CHECK_LINES && !run->ended && scout_check_room(o->out, NULL) < 0;
 	int rc;
 

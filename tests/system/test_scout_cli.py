@@ -639,9 +639,9 @@ def run_on_a_full_disk():
 
 
 def run_loses_a_site():
-    """run: with --lost shrink others go on without one that is lost, whatever the program says; without rank 0 the log ends, and it has failed; nobody is left: it has failed"""
-    def lose(dies, status=0, lost="shrink"):
-        script = (f'[ $RANK -lt {dies[0]} ] || [ $RANK -ge {dies[1]} ] || die=60; exec "$0" "$PHUB_URL" rank=$RANK world=$WORLD_SIZE algorithm=local thetas=1,2,5 '
+    """run: with --lost shrink others go on without one that is lost, whatever the program says; without rank 0 the next one goes on with the log, where it can; nobody is left: it has failed"""
+    def lose(dies, status=0, lost="shrink", log=":"):
+        script = (f'[ $RANK = 0 ] || {log}; [ $RANK -lt {dies[0]} ] || [ $RANK -ge {dies[1]} ] || die=60; exec "$0" "$PHUB_URL" rank=$RANK world=$WORLD_SIZE algorithm=local thetas=1,2,5 '
                   'period=10 lazy_ms=2 steps=120 die_at=${die:-0}')
         (FOLDER / "lost.jsonl").unlink(missing_ok=True)  # one that is there would be spoken of, where this one was cut off
         return phub("run", "--sites", 3, "--lost", lost, "--out", "lost.jsonl", "--", "sh", "-c", script, SKEWED, status=status)
@@ -657,10 +657,16 @@ def run_loses_a_site():
     holds(out, "Take care: lost ended with 2 of 3 sites, and what it scored is of these")
     holds(phub("explain", "lost.jsonl")[0], rf"\n *{gone['t']} +- +- +lost +- +- +- +site 1; 2 of 3 are there: the box has lost it: its control session", r"\nIt ended at step 120 with 2 of 3 sites, theta ")
     holds(phub("explain", "lost.jsonl", "--at", gone["t"])[0], rf"\n  lost    at step {gone['t']} site 1; 2 of 3 are there: ", "0.500 .1/K. what they have by chance")
-    _, err = lose((0, 1), status=1)
-    holds(err, "phub: site 0 was killed by signal 9 .Killed.; the others go on, and the log ends\n",
-          r"phub: site 0, which writes the log, was lost: lost.jsonl ends early, at step [56]0, and does not tell how the 2 others went on to their end; begin again for a log of the whole run\n$")
-    holds(phub("explain", "lost.jsonl")[0], "The log ends early, at step .*\nTake care: it has no last line: .* rank 0, which writes it, was lost")
+    out, err = lose((0, 1))
+    holds(err, "phub: site 0 was killed by signal 9 .Killed.; the others go on\n")
+    told = lines((FOLDER / "lost.jsonl").read_text())
+    check([line["t"] for line in told if line["scout"] == "decision"] == list(range(10, 121, 10)) and told[-1]["rank"] == 1, str(told))
+    holds(out, "Take care: lost ended with 2 of 3 sites")
+    holds(phub("explain", "lost.jsonl")[0], r"\n *\d+ +- +- +writes .* site 1; 2 of 3 are there: site 0, which wrote the log, is there no more: this site goes on with it\n", "\nIt ended at step 120 with 2 of 3")
+    _, err = lose((0, 1), status=1, log="unset PHUB_SCOUT_LOG")
+    holds(err, "phub: site 0 was killed by signal 9 .Killed.; the others go on\n",
+          r"phub: site 0, which wrote the log, was lost, and no other has gone on with it: lost.jsonl ends early, at step [56]0, and does not tell how the 2 others went on to their end; begin again for a log of the whole run\n$")
+    holds(phub("explain", "lost.jsonl")[0], "The log ends early, at step .*\nTake care: it has no last line: .* who wrote it was lost, and no other site has gone on")
     _, err = lose((0, 3), status=1)  # what the box says of it, at whatever time, does not stand behind the reason
     holds(err, r"phub: site \d was killed by signal 9 .Killed.\n$")
     _, err = lose((1, 2), status=1, lost="fail")
@@ -745,7 +751,7 @@ def run_repeats():
     def ends(transport):
         out, _ = phub("run", "--sites", 4, "--policy", "scout+", "--algorithm", "local", "--thetas", "1,2,5,10", "--seed", 3, "--set", f"transports={transport}", "--out", "repeats.jsonl",
                       "--", "sh", "-c", 'exec "$0" "$PHUB_URL" rank=$RANK world=$WORLD_SIZE steps=400 reproducible=0', SKEWED)
-        decided = [{**line, "bytes_wire": 0, "seconds": 0, "transport": ""} for line in lines((FOLDER / "repeats.jsonl").read_text())]
+        decided = [{**line, "bytes_wire": 0, "seconds": 0, "transport": "", "id": 0} for line in lines((FOLDER / "repeats.jsonl").read_text())]
         return sorted(re.findall('"event":"end".*"hash":"([0-9a-f]*)"', out)), decided
 
     found = [ends(transport) for transport in ("tcp", "tcp", "shm", "tcp")]

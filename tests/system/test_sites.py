@@ -473,12 +473,12 @@ def killed(name, victim, lost="shrink", **arguments):
 
 def lost_sites():
     """one that is killed is out of the mean, the next of its rank has the others' weights and step"""
-    with tempfile.TemporaryDirectory() as folder:  # who comes again goes on with the log
+    with tempfile.TemporaryDirectory() as folder:  # the next one goes on with the log
         path = pathlib.Path(folder, "log")
         killed("local", 0, log=path, policy="hill", **GRID["local"])
         windows = [line for line in map(json.loads, path.read_text().splitlines()) if line["scout"] == "decision"]
-        sites = [line for line in map(json.loads, path.read_text().splitlines()) if line["scout"] == "site"]
-        check(not sites, f"its own death is told by who comes again: {sites}")
+        moves = [(line["rank"], line["action"]) for line in map(json.loads, path.read_text().splitlines()) if line["scout"] == "site"]
+        check(moves == [(1, "writes"), (0, "lost"), (0, "came")], f"who goes on with the log stays its writer: {moves}")
         told = json.loads(scout("compare", "--json", path))
         check(told["t"] == 150 and told["ended"] and abs(told["bytes"] - sum(line["bytes"] for line in windows)) < 1, f"{told}: {windows}")
     for name, options in ALGORITHMS.items():
@@ -509,6 +509,76 @@ def lost_sites_in_the_log():
         check(told(path, "end")[0]["sites"] == 2 and [end["ranks"] for end in ends] == [[0, 2], [0, 1, 2], [0, 2]], f"{ends}")
         check([end["ranks"] for end in (site.end() for site in sites(box, "box", algorithm="local", outer="box", theta=3))] == [[]] * 3, "ranks that nobody knows")
         box.stop()
+
+
+def logged(path):
+    """Lines of a log, of which each stands there once, and in order; one that is not whole is passed over."""
+    lines = [json.loads(line) for line in path.read_text().splitlines() if line.endswith("}")]
+    windows = [line["window"] for line in lines if line["scout"] == "decision"]
+    check(windows == sorted(set(windows)), f"windows: {windows}")
+    moves = [(line["rank"], line["action"]) for line in lines if line["scout"] == "site"]
+    check(len(set(moves)) == len(moves), f"sites: {moves}")
+    return lines, windows, moves
+
+
+def log_goes_on():
+    """the log of a site that is killed, or leaves, is gone on with by the next: each window once, and the end, as scout reads it; in a file of
+    its own where that one's is not there, and whatever was broken off in it"""
+    options = {"lost": "shrink", "steps": 90}
+    box = rig.Box()
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder, "log")
+        hill = {"algorithm": "local", "policy": "hill", **GRID["local"], **options}
+        ends = [site.end() for site in sites(box, "leaves", log=path, **{**hill, "steps": lambda rank: 50 if rank == 0 else 90})]
+        lines, windows, moves = logged(path)
+        check(windows == list(range(ends[1]["windows"])) and moves == [(1, "writes"), (0, "left")], f"{windows} {moves}")
+        check([line["rank"] for line in lines if line["scout"] == "end"][-1] == 1 and lines[-1]["t"] == 90, f"{lines[-1]}")
+        check(json.loads(scout("compare", "--json", path))["t"] == 90, "it ends as the first one left")
+        for job, dies in (("one", {0: 40}), ("two", {0: 40, 1: 60}), ("both", {0: 40, 1: 40})):
+            running = sites(box, job, log=path, die_at=lambda rank: dies.get(rank, 0), **hill)
+            ends = [site.end() for site in running if site.rank not in dies]
+            lines, windows, moves = logged(path)
+            check(windows == list(range(ends[0]["windows"])) and len(lines) == len(windows) + len(moves) + 2, f"{job}: {windows} of {ends}")
+            writer = len(dies)
+            check([rank for rank, action in moves if action == "writes"] == ([1, 2] if job == "two" else [writer]), f"{job}: {moves}")
+            check(sorted(rank for rank, action in moves if action == "lost") == sorted(dies), f"{job}: {moves}")
+            end, told = lines[-1], json.loads(scout("compare", "--json", path))
+            check((end["scout"], end["rank"], end["t"], end["sites"]) == ("end", writer, 90, WORLD - len(dies)), f"{end}")
+            check(told["t"] == 90 and told["ended"] and told["missing"] == 0 and told["bytes"] == end["bytes"] and told["seconds"] > 0, f"{told}")
+            holds(scout("explain", path), rf"\n *\d+ +- +- +writes +.*site {writer}; .* goes on with it\n", "\nIt ended at step 90 with")
+        for job, policy in (("none", {"theta": 7}), ("plus", {"policy": "scout+", "period": 10, "thetas": "1,2,5"})):
+            running = sites(box, job, log=path, algorithm="local", die_at=lambda rank: 40 if rank == 0 else 0, **policy, **options)
+            ends = [site.end() for site in running[1:]]
+            lines, windows, moves = logged(path)
+            check(windows == list(range(ends[0]["windows"])) and lines[-1]["scout"] == "end" and moves == [(1, "writes"), (0, "lost")], f"{job}: {lines}")
+            check(job == "plus" or lines[-1]["bytes"] == ends[0]["bytes"], f"{lines[-1]} {ends}")
+        own = [pathlib.Path(folder, f"own{rank}") for rank in range(WORLD)]
+        own[1].write_text("another's\n")
+        sites_of = sites(box, "own", log=lambda rank: own[rank], die_at=lambda rank: {0: 40, 1: 60}.get(rank, 0), **hill)
+        last = sites_of[2].end()
+        beside, parts = pathlib.Path(f"{own[1]}.site1"), []
+        check(own[1].read_text() == "another's\n", "what is no log of this run is written to")
+        for part in (own[0], beside, own[2]):
+            lines, windows, moves = logged(part)
+            check(lines[0]["scout"] == "run" and windows and len({line["id"] for line in lines if "id" in line}) == 1, f"{part}: {lines}")
+            scout("explain", part)
+            parts.append(part.read_text())
+        whole = pathlib.Path(folder, "whole")
+        whole.write_text("".join(parts))
+        told = json.loads(scout("compare", "--json", whole))
+        check(told["t"] == 90 and told["ended"] and told["missing"] == 0, f"joined: {told}")
+        holds(scout("explain", whole), rf"\b{last['windows']} windows")
+        broken = pathlib.Path(folder, "broken")
+        running = sites(box, "broken", log=lambda rank: path if rank == 0 else broken, die_at=lambda rank: 60 if rank == 0 else 0, **{**hill, "pause_ms": 4})
+        while len(path.read_text().splitlines()) < 6 or '"broken"' not in path.read_text():
+            time.sleep(0.01)
+        broken.write_text(path.read_text() + '{"scout":"decision","t":')
+        end = running[1].end()
+        lines, windows, moves = logged(broken)
+        check(windows == list(range(end["windows"])) and moves[0] == (1, "writes"), f"{windows} {moves}")
+        told = json.loads(scout("compare", "--json", broken))
+        check(told["ended"] and told["t"] == 90 and told["missing"] == 0, f"{told}")
+    box.stop()
 
 
 def lost_sites_of_scouts():
@@ -610,4 +680,4 @@ def refused():
 
 if __name__ == "__main__":
     rig.run([algorithms, outer_optimizers, weights_of_sites, leavers, scouts, pulls, norms, off, wire, log, log_scores, log_bytes, log_full, alignment, bad_reports, one_bad_site,
-             no_numbers, no_numbers_told, lost_sites, lost_sites_in_the_log, lost_sites_of_scouts, lost_on_the_way, lost_box, lost_box_with_trials, example, refused])
+             no_numbers, no_numbers_told, lost_sites, lost_sites_in_the_log, log_goes_on, lost_sites_of_scouts, lost_on_the_way, lost_box, lost_box_with_trials, example, refused])

@@ -32,7 +32,7 @@ static void rig_init(struct rig *r)
 	s->phub = &r->phub;
 	s->rank = OWN;
 	s->world = WORLD;
-	s->log = -1;
+	s->log.fd = -1;
 	s->scouted = s->has = true;
 	s->tensors = &r->tensor;
 	s->samples = 1;

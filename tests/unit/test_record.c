@@ -235,6 +235,7 @@ static void test_the_end(void **state)
 		.accuracy = 0.861,
 		.loss = INFINITY,
 		.seconds = NAN,
+		.rank = 1,
 		.broken_since = 0};
 	char line[ROOM] = "";
 	json_t *j = parsed(line, record_end(&end, line, sizeof(line)));
@@ -246,6 +247,7 @@ static void test_the_end(void **state)
 	assert_true(json_is_null(json_object_get(j, "bytes_wire")));
 	assert_null(json_object_get(j, "broken_since"));
 	assert_null(json_object_get(j, "sites"));
+	assert_true(number_of(j, "rank") == 1);
 	json_decref(j);
 	end.sites = 2;
 	end.broken_since = 36;
@@ -286,8 +288,13 @@ static void test_a_site(void **state)
 	assert_string_equal(text_of(j, "action"), "lost");
 	assert_string_equal(text_of(j, "reason"), "it was \"silent\"");
 	assert_true(number_of(j, "t") == 61 && number_of(j, "rank") == 1 && number_of(j, "sites") == 2);
+	assert_null(json_object_get(j, "since"));
 	json_decref(j);
 	assert_true(record_site(&site, NULL, 0) == strlen(line));
+	site = (struct record_site){.t = 61, .rank = 1, .action = "writes", .sites = 2, .since = 60, .reason = "?"};
+	j = parsed(line, record_site(&site, line, sizeof(line)));
+	assert_true(number_of(j, "since") == 60);
+	json_decref(j);
 }
 
 static void assert_exact(double value)

@@ -105,7 +105,7 @@ static void test_slots(void **state)
 {
 	static float sum[WORLD * SLOT_FLOATS + NEWS_FLOATS + TENSORS],
 		part[WORLD * SLOT_FLOATS + NEWS_FLOATS + TENSORS];
-	struct slots_news news = {.theta = 0.1, .window = 500}, heard;
+	struct slots_news news = {.theta = 0.1, .window = 500, .run = UINT64_C(1) << 52}, heard;
 	struct scout_report report;
 	struct slot slot;
 
@@ -147,6 +147,7 @@ static void test_slots(void **state)
 	assert_true(slots_get_news(sum, WORLD, &heard));
 	assert_true(heard.theta == 0.1);
 	assert_int_equal(heard.window, 500);
+	assert_true(heard.run == UINT64_C(1) << 52);
 	assert_memory_equal(heard.scout, news.scout, sizeof(news.scout));
 	assert_true(slots_get_said(sum, WORLD, 0) == 0 && slots_get_said(sum, WORLD, 1) == 0.5 + 2.5 + 3.5);
 	sum[WORLD * SLOT_FLOATS] = 0.5f;
@@ -154,7 +155,7 @@ static void test_slots(void **state)
 	sum[3 * SLOT_FLOATS + 1] = -1;
 	slots_get(sum, 3, &slot);
 	assert_int_equal(slot.flags, 0);
-	sum[0] = 99;
+	sum[0] = 2 * SLOT_FLAGS;
 	slots_get(sum, 0, &slot);
 	assert_int_equal(slot.flags, 0);
 }

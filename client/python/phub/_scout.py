@@ -353,7 +353,7 @@ class Site:
     model, whose tensors lie at the addresses `weights`, on a sample of this site's training data that follows from `draw`, of as
     many as `samples` says (0: as you like), and returns (samples, correct, loss): how many they were, and sums alone. Where it raises an Exception that model's report says nothing, and the training
     goes on; a RuntimeWarning has the first one's traceback (as an error, by Python's -W, step() raises it when the exchange is
-    over, and so it does what else is raised, as KeyboardInterrupt). `log`: rank 0 writes the run, decisions and the end there; where it cannot, a warning says so once. That a site says what is no
+    over, and so it does what else is raised, as KeyboardInterrupt). `log`: the site of the lowest rank that has one writes the run, decisions and the end there, and the next goes on when that one is lost or leaves; where it cannot, a warning says so once. That a site says what is no
     number (phub_site_warning()) is a RuntimeWarning at all sites, once of each; state["broken_since"] tells whether the model still is none. `within`: a Site that was started on another worker, of a rack, say: this one
     has its weights, steps for it, exchanges what the sites within have in common, and is closed before it. `link`: the class of
     link that it talks over. The other options are those of struct phub_site_options in phub.h.
@@ -482,7 +482,7 @@ class Site:
         check(lib.phub_site_loss(self._p(), loss, samples))
 
     def score(self, samples: int, correct: Optional[int] = None, loss: Optional[float] = None) -> None:
-        """What the mean model makes of data that you hold out, for the decision log, so at rank 0: on `samples` of them so many were
+        """What the mean model makes of data that you hold out, for the decision log, so at the site that writes it: on `samples` of them so many were
         correct, and lost this, summed up; None: not known. At any time: the log's end has the latest."""
         own = _Score(samples, 2**64 - 1 if correct is None else correct, math.nan if loss is None else loss)
         check(lib.phub_site_score(self._p(), ctypes.byref(own)))

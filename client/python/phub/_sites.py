@@ -157,7 +157,7 @@ class Site:
         self._site.lost(float(loss) * samples, samples)
 
     def score(self, samples: int, correct: Optional[int] = None, loss: Optional[float] = None) -> None:
-        """Before close(), at rank 0, for the decision log: what the mean model makes of data that you hold out, sums over `samples`."""
+        """Before close(), at the site that writes the decision log: what the mean model makes of data that you hold out, sums over `samples`."""
         self._site.score(samples, correct, loss)
 
     def step(self, rate: float, timeout: Optional[float] = None) -> None:
