@@ -161,7 +161,7 @@ def logged():
         holds(out, r"cost .* of [\d.]+ models' seconds a step: [\d.]+ of 0.022\n")
         out = subprocess.run([PHUB, "scout", "dry-run", log, "--unit", "money", "--price", "0.09", "--json"], check=True, capture_output=True, text=True, env=rig.QUIET).stdout
         check(len(out.splitlines()) == len(windows), out)
-        for words, why in ((["--unit", "money", "--price", "0"], "costs in money want the link's price, of 10.9 bytes, above 0"), (["--rate", "-1"], "--rate -1: allowed is a number from 0 on")):
+        for words, why in ((["--unit", "money", "--price", "0"], "costs in money want the link's price, of 10.9 bytes, above 0"), (["--rate", "-1"], "--rate -1: allowed are bytes, like")):
             done = subprocess.run([PHUB, "scout", "dry-run", log, *words], capture_output=True, text=True, env=rig.QUIET)
             check(done.returncode == 2, f"{words}: {done}")
             holds(done.stderr, why)
