@@ -585,7 +585,7 @@ ifneq ($(SRC_client),)
 	$(foreach p,$(PLUGINS),install -m 755 $p $(DESTDIR)$(PREFIX)/lib;)
 	install -m 644 $(BUILD)/libphub.a $(DESTDIR)$(PREFIX)/lib
 	install -m 644 $(BUILD)/phub.pc $(DESTDIR)$(PREFIX)/lib/pkgconfig
-	install -m 644 client/phub.h $(DESTDIR)$(PREFIX)/include
+	install -m 644 client/phub.h client/phub_sites.h $(DESTDIR)$(PREFIX)/include
 	install -d $(DESTDIR)$(EXAMPLES)
 	install -m 644 $(EXAMPLE) $(DESTDIR)$(EXAMPLES)
 endif
@@ -610,7 +610,7 @@ endif
 .PHONY: uninstall
 uninstall: ## remove what install put under DESTDIR and PREFIX
 	rm -f $(addprefix $(DESTDIR)$(PREFIX)/,bin/phubd bin/phub $(addprefix lib/,$(notdir $(SHARED)) libphub.so.$(SOVERSION) \
-		libphub.so libphub-dpdk.so libphub-etcd.so libphub.a pkgconfig/phub.pc systemd/system/$(notdir $(UNIT))) include/phub.h \
+		libphub.so libphub-dpdk.so libphub-etcd.so libphub.a pkgconfig/phub.pc systemd/system/$(notdir $(UNIT))) include/phub.h include/phub_sites.h \
 		$(foreach m,$(MAN),share/man/man$(subst .,,$(suffix $m))/$(notdir $m)) $(addprefix share/bash-completion/completions/,phub phubd))
 	rm -rf $(DESTDIR)$(PREFIX)/share/doc/phub
 	@$(if $(DESTDIR),:,PATH=$$PATH:/usr/sbin:/sbin; ldconfig 2>/dev/null || true)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * From the public structs of phub.h, which grow by their `size`, to those of this folder and back. Pure; any thread.
+ * From the public structs of phub_sites.h, which grow by their `size`, to those of this folder and back. Pure; any
+ * thread.
  */
 #ifndef PHUB_CLIENT_SCOUT_OPTIONS_H
 #define PHUB_CLIENT_SCOUT_OPTIONS_H

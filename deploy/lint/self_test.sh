@@ -80,6 +80,8 @@ plant - phub/cli/a.c '#include "client/lane.h"' '#include "phub/base/mem.h"'
 plant - tests/unit/a.c '#include "phub/chunk.h"' '#include "client/lane.h"'
 plant - transport/a.c '/* #include "phub/chunk.h" */'
 plant "full path" transport/a.c '#include "wire.h"'
+plant "full path" client/a.h '#include "phub.h"'
+plant - client/phub_sites.h '#include "phub.h"'
 plant "no such file" transport/a.c '#include "transport/missing.h"'
 plant "own header first" phub/chunk.c '#include "phub/base/mem.h"' '#include "phub/chunk.h"'
 plant - phub/chunk.c '#include "phub/chunk.h"' '#include "phub/base/mem.h"'
@@ -123,6 +125,7 @@ plant "file of 801 lines" phub/a.h "$(lines 800 '/* A line. */')"
 plant - phub/a.h "$(lines 799 '/* A line. */')"
 plant "typedef struct" phub/a.h 'typedef struct chunk chunk_t;'
 plant - client/phub.h 'typedef struct phub phub_t;'
+plant - client/phub_sites.h 'typedef struct phub_site phub_site_t;'
 plant "public API" phub/a.c 'void phub_start(void);'
 
 # Headers that need another one before them, or can be included only once.

@@ -44,7 +44,7 @@ ok $? "the static library gives phub_* alone"
 # The compiler that built it, or make would build it anew.
 read -r CC _ <"$BUILD/.flags"
 make --no-print-directory BUILD="$BUILD" CC="$CC" DESTDIR="$work" PREFIX=/usr install >"$work/log" 2>&1 || cat "$work/log"
-for file in bin/phub bin/phubd include/phub.h lib/libphub.a lib/libphub.so lib/libphub.so.0 lib/pkgconfig/phub.pc; do
+for file in bin/phub bin/phubd include/phub.h include/phub_sites.h lib/libphub.a lib/libphub.so lib/libphub.so.0 lib/pkgconfig/phub.pc; do
 	[[ -e $work/usr/$file ]] || echo "# missing: $file"
 done
 [[ -x $work/usr/bin/phubd && -e $work/usr/lib/libphub.so.0 ]] && grep -q '^ExecStart=/usr/bin/phubd ' "$work/usr/lib/systemd/system/phubd.service"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scout and Site: what phub.h has for sites with skewed data, which is the place to read about them.
+"""Scout and Site: what phub_sites.h has for sites with skewed data, which is the place to read about them.
 
 Nothing here knows of numpy or torch: weights and gradients are addresses, whose memory the caller keeps.
 """
@@ -316,7 +316,7 @@ class Scout:
         return check(lib.phub_scout_host(self._handle, site, sites))
 
     def hear(self, said: float, heard: float, squares: float, rate: float) -> None:
-        """After each exchange, for scout+ and decision.r: what phub_scout_hear() in phub.h says."""
+        """After each exchange, for scout+ and decision.r: what phub_scout_hear() in phub_sites.h says."""
         check(lib.phub_scout_hear(self._handle, said, heard, squares, rate))
 
     def observe(self, reports: Sequence[Report]) -> None:
@@ -356,7 +356,7 @@ class Site:
     over, and so it does what else is raised, as KeyboardInterrupt). `log`: the site of the lowest rank that has one writes the run, decisions and the end there, and the next goes on when that one is lost or leaves; where it cannot, a warning says so once. That a site says what is no
     number (phub_site_warning()) is a RuntimeWarning at all sites, once of each; state["broken_since"] tells whether the model still is none. `within`: a Site that was started on another worker, of a rack, say: this one
     has its weights, steps for it, exchanges what the sites within have in common, and is closed before it. `link`: the class of
-    link that it talks over. The other options are those of struct phub_site_options in phub.h.
+    link that it talks over. The other options are those of struct phub_site_options in phub_sites.h.
     """
 
     def __init__(

@@ -57,7 +57,7 @@ class Site:
     (running statistics) of floats go with the model where the algorithm averages weights, and where it travels; others
     are each site's own. With scout+ over bsp and gaia sites show each other theirs where the mean model is to be tried.
 
-    `within`: options of a site inside of this one, at a job of its own that is its box's alone (phub.h: sites in sites):
+    `within`: options of a site inside of this one, at a job of its own that is its box's alone (phub_sites.h: sites in sites):
     within=dict(url="phub://box/rack", rank=r, world=n, algorithm="local", theta=1) talks tightly in a rack, and this one, with
     theta=20, over its uplink. Its momentum and weight_decay are those of the steps; `inner` is that phub.Site.
      float32 on the CPU. With resume=SECONDS a step that loses the box waits for it and goes on.
