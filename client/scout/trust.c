@@ -169,6 +169,13 @@ static bool trust_is_broken(const struct scout_report *r)
 static const struct trust_words trust_broken = {
 	trust_is_broken, "site", "has weights or gradients that are no numbers", "and so have"};
 
+static bool trust_is_unheard(const struct scout_report *r)
+{
+	return r->unfit == SCOUT_UNHEARD;
+}
+
+static const struct trust_words trust_unheard = {trust_is_unheard, "site", "has not reported", "nor have"};
+
 /* Who says at home, who says away; NaN is said by nobody. */
 static void trust_tell_liar(const struct scout_report *reports, unsigned sites, char *text, size_t room)
 {
@@ -318,6 +325,7 @@ static void trust_tell_trials(const struct scout_report *reports, unsigned sites
 void trust_tell(const struct scout_report *reports, unsigned sites, bool travels, char *text, size_t room)
 {
 	trust_tell_sites(reports, sites, &trust_broken, sites, text, room);
+	trust_tell_sites(reports, sites, &trust_unheard, sites, text, room);
 	if (!travels) {
 		trust_tell_trials(reports, sites, text, room);
 		return;

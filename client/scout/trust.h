@@ -28,6 +28,7 @@ enum scout_unfit {
 	SCOUT_STRANGE = 1, /* it came in this window: its model is the others' */
 	SCOUT_BROKEN = 2,  /* it has, or has said in the window, what is no finite number, and not by others */
 	SCOUT_IDLE = 3,    /* it has no data, and is not missed */
+	SCOUT_UNHEARD = 4, /* it has not reported, as who observes knows, and nobody says of himself */
 };
 
 /* What one site says of a window. */
@@ -77,12 +78,13 @@ double trust_mean(double *values, unsigned count, double trim);
 void trust_weigh(const struct scout_report *reports, unsigned sites, double trim, struct trust *trust);
 
 /*
- * Appends to the text what is amiss, as far as there is room, else nothing: whose models are broken; and, where models
- * travel, who says no accuracy, as at least half do, who has said one that cannot be, and who stands out: of four pairs
- * or more, one that is further from their median than .2, than six deviations of it by its samples, and than six of the
- * others' (1.48 times the median distance). Where none travel, as with scout+: who, of sites of which at least half
- * have tried the mean model, has not, or has a loss that is no number; and in the same way, of losses, who stands out.
- * That is whom to ask. Nothing is decided by it: one site may have the one data set that is not like the others'.
+ * Appends to the text what is amiss, as far as there is room, else nothing: whose models are broken; who is known not
+ * to have reported; and, where models travel, who says no accuracy, as at least half do, who has said one that cannot
+ * be, and who stands out: of four pairs or more, one that is further from their median than .2, than six deviations of
+ * it by its samples, and than six of the others' (1.48 times the median distance). Where none travel, as with scout+:
+ * who, of sites of which at least half have tried the mean model, has not, or has a loss that is no number; and in the
+ * same way, of losses, who stands out. That is whom to ask. Nothing is decided by it: one site may have the one data
+ * set that is not like the others'.
  */
 void trust_tell(const struct scout_report *reports, unsigned sites, bool travels, char *text, size_t room);
 

@@ -15,19 +15,25 @@
 static int line_count(const json_t *object, const char *field, uint64_t *out, struct err *e)
 {
 	const json_t *value = json_object_get(object, field);
+	const double real = json_number_value(value);
+	const bool good = json_is_integer(value)
+				  ? json_integer_value(value) >= 0 && json_integer_value(value) <= INT64_C(1) << 53
+				  : real >= 0 && real <= 0x1p53 && floor(real) == real;
 
 	if (!value)
 		return 0;
-	if (!json_is_integer(value) || json_integer_value(value) < 0 || json_integer_value(value) > INT64_C(1) << 53)
+	if (!json_is_number(value) || !good)
 		return err_set(e, -EBADMSG, "%s is no whole number from 0 to 2^53", field);
-	*out = (uint64_t)json_integer_value(value);
+	*out = json_is_integer(value) ? (uint64_t)json_integer_value(value) : (uint64_t)real;
 	return 0;
 }
 
 /* {"correct":c,"samples":n}: NaN of none. */
-static int line_score(const json_t *line, const char *field, double *accuracy, uint64_t *samples, struct err *e)
+static int line_score(
+	const json_t *line, const char *field, double *accuracy, uint64_t *samples, bool *broken, struct err *e)
 {
 	const json_t *score = json_object_get(line, field);
+	const bool none = json_is_null(json_object_get(score, "correct"));
 	uint64_t correct = 0;
 	int rc;
 
@@ -37,34 +43,42 @@ static int line_score(const json_t *line, const char *field, double *accuracy, u
 		return 0;
 	if (!json_is_object(score))
 		return err_set(e, -EBADMSG, "%s is not {\"correct\":C,\"samples\":N}", field);
-	rc = line_count(score, "correct", &correct, e);
+	rc = none ? 0 : line_count(score, "correct", &correct, e);
 	if (rc == 0)
 		rc = line_count(score, "samples", samples, e);
+	*broken |= none;
 	if (rc == 0 && correct > *samples)
 		rc = err_set(e, -EBADMSG, "%s has more that is correct than samples", field);
-	if (rc == 0 && *samples > 0)
+	if (rc == 0 && *samples > 0 && !none)
 		*accuracy = (double)correct / (double)*samples;
 	return rc;
 }
 
-/* A number of at least `least`; `out` stays as it is where there is none. */
-static int line_real(const json_t *object, const char *field, double least, double *out, struct err *e)
+/* A number of at least `least`, or null, which is NaN and `none`; both stay as they are where there is neither. */
+static int line_real(const json_t *object, const char *field, double least, double *out, bool *none, struct err *e)
 {
 	const json_t *value = json_object_get(object, field);
 
 	if (!value)
 		return 0;
+	if (json_is_null(value)) {
+		*none = true;
+		*out = NAN;
+		return 0;
+	}
 	if (!json_is_number(value) || !(json_number_value(value) >= least) || !isfinite(json_number_value(value)))
 		return err_set(e, -EBADMSG, "%s is no number%s", field, least == 0 ? " from 0 on" : "");
 	*out = json_number_value(value);
 	return 0;
 }
 
-/* {"loss":sum,"samples":n}: NaN of none. */
-static int line_loss(const json_t *line, const char *field, double *mean, uint64_t *samples, struct err *e)
+/* {"loss":sum,"samples":n}: NaN of none; so is a loss that is no number, and `broken`. */
+static int line_loss(
+	const json_t *line, const char *field, double *mean, uint64_t *samples, bool *broken, struct err *e)
 {
 	const json_t *loss = json_object_get(line, field);
 	double sum = NAN;
+	bool none = false;
 	int rc;
 
 	*mean = NAN;
@@ -73,9 +87,13 @@ static int line_loss(const json_t *line, const char *field, double *mean, uint64
 		return 0;
 	if (!json_is_object(loss))
 		return err_set(e, -EBADMSG, "%s is not {\"loss\":L,\"samples\":N}", field);
-	rc = line_real(loss, "loss", -DBL_MAX, &sum, e);
+	rc = line_real(loss, "loss", -DBL_MAX, &sum, &none, e);
 	if (rc == 0)
 		rc = line_count(loss, "samples", samples, e);
+	if (rc == 0 && none) {
+		*broken |= *samples > 0;
+		*samples = 0;
+	}
 	if (rc == 0 && isnan(sum) != (*samples == 0))
 		rc = err_set(e, -EBADMSG, "%s has a loss without samples, or samples without a loss", field);
 	if (rc == 0 && *samples > 0)
@@ -83,10 +101,11 @@ static int line_loss(const json_t *line, const char *field, double *mean, uint64
 	return rc;
 }
 
-static int line_moves(const json_t *line, struct advise_line *out, struct err *e)
+static int line_moves(const json_t *line, struct advise_line *out, bool *broken, struct err *e)
 {
 	const json_t *moves = json_object_get(line, "moves");
-	uint64_t exchanges = 0;
+	uint64_t exchanges = 0, averaged = ADVISE_SITES_MAX;
+	bool none = false;
 	int rc;
 
 	if (!moves || json_is_null(moves))
@@ -96,13 +115,19 @@ static int line_moves(const json_t *line, struct advise_line *out, struct err *e
 		return err_set(e, -EBADMSG, "moves is not {\"exchanges\":N,\"said\":X,\"heard\":Y}");
 	rc = line_count(moves, "exchanges", &exchanges, e);
 	if (rc == 0)
-		rc = line_real(moves, "said", 0, &out->said, e);
+		rc = line_real(moves, "said", 0, &out->said, &none, e);
 	if (rc == 0)
-		rc = line_real(moves, "heard", 0, &out->heard, e);
-	if (rc == 0 && (exchanges > ADVISE_EXCHANGES_MAX || isnan(out->said) || isnan(out->heard)))
+		rc = line_real(moves, "heard", 0, &out->heard, &none, e);
+	if (rc == 0)
+		rc = line_count(moves, "sites", &averaged, e);
+	if (rc == 0 && (averaged == 0 || averaged > ADVISE_SITES_MAX))
+		rc = err_set(e, -EBADMSG, "moves: a mean is of 1 to %d sites", ADVISE_SITES_MAX);
+	if (rc == 0 && (exchanges > ADVISE_EXCHANGES_MAX || (!none && (isnan(out->said) || isnan(out->heard)))))
 		rc = err_set(
 			e, -EBADMSG, "moves: needs said, heard, and exchanges of at most %d", ADVISE_EXCHANGES_MAX);
-	out->exchanges = (unsigned)exchanges;
+	out->exchanges = none ? 0 : (unsigned)exchanges;
+	out->averaged = json_object_get(moves, "sites") ? (unsigned)averaged : 0;
+	*broken |= none;
 	return rc;
 }
 
@@ -110,21 +135,25 @@ static int line_moves(const json_t *line, struct advise_line *out, struct err *e
 static int line_plus(const json_t *line, struct advise_line *out, struct err *e)
 {
 	struct scout_report *report = &out->report;
+	bool broken = false, none = false, unknown = false;
 	uint64_t earlier;
-	int rc = line_moves(line, out, e);
+	int rc = line_moves(line, out, &broken, e);
 
 	if (rc == 0)
-		rc = line_real(line, "weight", 0, &out->weight, e);
+		rc = line_real(line, "weight", 0, &out->weight, &none, e);
+	if (rc == 0 && none)
+		rc = err_set(e, -EBADMSG, "weight is no number from 0 on");
 	if (rc == 0 && out->weight == 0)
 		rc = err_set(e, -EBADMSG, "weight is 0: a site without one is not in the mean, and has not moved");
 	if (rc == 0)
-		rc = line_real(line, "rate", 0, &out->rate, e);
+		rc = line_real(line, "rate", 0, &out->rate, &unknown, e);
 	if (rc == 0)
-		rc = line_loss(line, "train", &report->train, &report->trained, e);
+		rc = line_loss(line, "train", &report->train, &report->trained, &broken, e);
 	if (rc == 0)
-		rc = line_loss(line, "before", &report->before, &earlier, e);
+		rc = line_loss(line, "before", &report->before, &earlier, &unknown, e);
 	if (rc == 0)
-		rc = line_loss(line, "after", &report->after, &report->tried, e);
+		rc = line_loss(line, "after", &report->after, &report->tried, &unknown, e);
+	report->unfit = broken ? SCOUT_BROKEN : report->unfit;
 	return rc;
 }
 
@@ -144,6 +173,7 @@ static int line_secret(const json_t *line, struct advise_line *out, struct err *
 static int line_take(const json_t *line, unsigned sites, struct advise_line *out, struct err *e)
 {
 	uint64_t site = UINT64_MAX, home, away;
+	bool broken = false;
 	int rc;
 
 	if (!json_is_object(line))
@@ -161,9 +191,10 @@ static int line_take(const json_t *line, unsigned sites, struct advise_line *out
 	if (rc == 0)
 		rc = line_count(line, "bytes", &out->report.bytes, e);
 	if (rc == 0)
-		rc = line_score(line, "home", &out->report.home, &home, e);
+		rc = line_score(line, "home", &out->report.home, &home, &broken, e);
 	if (rc == 0)
-		rc = line_score(line, "away", &out->report.away, &away, e);
+		rc = line_score(line, "away", &out->report.away, &away, &broken, e);
+	out->report.unfit = broken ? SCOUT_BROKEN : SCOUT_FIT;
 	if (rc == 0)
 		rc = line_plus(line, out, e);
 	if (rc == 0)
@@ -186,7 +217,10 @@ int advise_line_parse(const char *text, size_t length, unsigned sites, struct ad
 		return err_set(e, -EBADMSG, "a line has at most %d bytes", ADVISE_LINE_MAX);
 	json = json_loadb(text, length, JSON_REJECT_DUPLICATES, &why);
 	if (!json)
-		return err_set(e, -EBADMSG, "no JSON: %s", why.text);
+		return err_set(e, -EBADMSG, "no JSON: %s%s", why.text,
+			memmem(text, length, "NaN", 3) || memmem(text, length, "Infinity", 8)
+				? "; what is no finite number is null"
+				: "");
 	rc = line_take(json, sites, &line, e);
 	json_decref(json);
 	if (rc == 0)

@@ -16,12 +16,15 @@
  *       "rate":0.05,"train":{"loss":301.5,"samples":1000},"before":{"loss":81.2,"samples":200},
  *       "after":{"loss":80.1,"samples":200}}
  *
- *      moves       of the window's averages: how many, and the sums of ||d||^2 and of ||S||^2
- *      weight      of this site in the mean, in any unit that sites share; 1
+ *      moves       of the window's averages: how many, and the sums of ||d||^2 and of ||S||^2; with "sites":K, of how
+ * many sites the mean is, where that is not all weight      of this site in the mean, in any unit that sites share; 1
  *      rate        of learning, at the end
  *      train       loss of the site's own model on its batches, the sum over samples
  *      before,     that of the mean model at home, on as many samples always on the same, as the window before this one
  *      after       began, and as it ended: of what was tried because an answer had "tries" above 0, on at most as many
+ *
+ * JSON has no NaN and no infinity: what is none else, of correct, said, heard, loss and rate, is null. A site whose own
+ * model it is that has come to that (correct, said, heard, the loss of train) is one of SCOUT_BROKEN.
  */
 #ifndef PHUB_CLI_ADVISE_LINE_H
 #define PHUB_CLI_ADVISE_LINE_H
@@ -33,6 +36,7 @@
 #include "phub/base/err.h"
 
 enum {
+	ADVISE_SITES_MAX = 1024,
 	ADVISE_LINE_MAX = 4096,
 	ADVISE_SECRET_BYTES = 256,
 	ADVISE_ANSWER_BYTES = 1024,
@@ -45,6 +49,7 @@ struct advise_line {
 	struct scout_report report;       /* without home or away, or with less than one sample, it says nothing */
 	unsigned exchanges;               /* 0: it says nothing of what it has moved: */
 	double said, heard;               /* 0 or more */
+	unsigned averaged;                /* sites that the mean is of, 1 .. ADVISE_SITES_MAX; 0: it was not said */
 	double weight;                    /* above 0 */
 	double rate;                      /* 0 or more; NaN: it was not said */
 	char secret[ADVISE_SECRET_BYTES]; /* "": none */
@@ -53,7 +58,7 @@ struct advise_line {
 /*
  * 0; -EBADMSG with the reason in `e`: not one object of JSON; no site of `sites` or no step; a field of another kind, a
  * count that is negative, beyond 2^53, or of more correct ones than samples; a number that is outside its limits, or
- * infinite; a secret that is too long. Fields that are not known are passed over.
+ * infinite; a secret that is too long. Fields that are not known are passed over. Counts may be written as reals.
  */
 int advise_line_parse(const char *text, size_t length, unsigned sites, struct advise_line *out, struct err *e);
 

@@ -4,7 +4,8 @@
  * sync_every themselves. Sites say how a window went, a line each; when all have, or time is up, each is told how many
  * steps to make between two averages. One thread, one poll().
  *
- * Strangers that reach the socket are kept within bounds: callers, the length of a line, and the time it may take.
+ * Strangers that reach the socket are kept within bounds: callers, the length of a line, the time it may take, what
+ * they ask for, and the time they take to read that.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -15,6 +16,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -25,6 +27,7 @@
 #include "client/scout/site.h"
 #include "client/url.h"
 #include "phub/base/clock.h"
+#include "phub/cli/advise_caller.h"
 #include "phub/cli/advise_line.h"
 #include "phub/cli/args.h"
 #include "phub/cli/cli.h"
@@ -34,11 +37,12 @@
 #include "transport/stream.h"
 
 enum {
-	ADVISE_SITES_MAX = 1024,
 	ADVISE_SPARE = 16, /* callers beside one for each site */
-	ADVISE_LINE_MS = 10000,
+	ADVISE_FILES = 16, /* that are open beside callers */
 	ADVISE_RECORD_BYTES = 8192,
 };
+
+#define ADVISE_ROUNDING 1e-9
 
 struct advise_options {
 	const char *listen, *out, *secret_file;
@@ -48,16 +52,8 @@ struct advise_options {
 	bool json;
 };
 
-struct advise_caller {
-	int fd;          /* -1: none */
-	uint64_t end_ns; /* when it must have said something whole; CLOCK_NEVER: when it likes */
-	size_t have;
-	char line[ADVISE_LINE_MAX + 1];
-};
-
 struct advise_site {
-	bool here;  /* it has reported on this window */
-	int caller; /* who is to be told; -1: has gone */
+	bool here; /* it has reported on this window; of several reports the last one counts */
 	struct advise_line said;
 };
 
@@ -66,7 +62,7 @@ struct advise {
 	char secret[ADVISE_SECRET_BYTES]; /* "": none is asked for */
 	struct scout scout;
 	struct scout_decision last; /* what is answered to who only asks */
-	uint64_t step, last_step;   /* of this window's reports, the most; of the last window's */
+	uint64_t step, last_step;   /* of the window that is decided; of the one before */
 	uint64_t end_ns;            /* of this window */
 	double total;               /* bytes that a site has sent, the mean, */
 	double total_bsp;           /* and would have sent by BSP in what was reported */
@@ -90,21 +86,15 @@ static void advise_on_signal(int number)
 
 /* ---- callers ---- */
 
-static void advise_drop(struct advise *a, unsigned caller)
+/* Answers that wait for a caller: each site's, and as many again. */
+static unsigned advise_most(const struct advise *a)
 {
-	for (unsigned k = 0; k < a->options->sites; k++)
-		if (a->sites[k].caller == (int)caller)
-			a->sites[k].caller = -1;
-	close(a->callers[caller].fd);
-	a->callers[caller].fd = -1;
-	a->callers[caller].have = 0;
+	return 2 * (unsigned)a->options->sites + ADVISE_SPARE;
 }
 
-/* Who does not read what it asked for has gone. */
 static void advise_send(struct advise *a, unsigned caller, const char *text, size_t length)
 {
-	if (send(a->callers[caller].fd, text, length, MSG_NOSIGNAL | MSG_DONTWAIT) != (ssize_t)length)
-		advise_drop(a, caller);
+	advise_caller_send(&a->callers[caller], text, length, (size_t)advise_most(a) * ADVISE_ANSWER_BYTES);
 }
 
 static void advise_refuse(struct advise *a, unsigned caller, const char *text)
@@ -113,7 +103,7 @@ static void advise_refuse(struct advise *a, unsigned caller, const char *text)
 
 	advise_send(a, caller, answer, advise_line_error(text, answer));
 	if (a->callers[caller].fd >= 0)
-		advise_drop(a, caller);
+		advise_caller_drop(&a->callers[caller]);
 }
 
 static void advise_accept(struct advise *a)
@@ -125,11 +115,16 @@ static void advise_accept(struct advise *a)
 		return;
 	while (i < a->room && a->callers[i].fd >= 0)
 		i++;
-	if (i == a->room) { /* of those who are here none is put out for a stranger */
+	if (i == a->room) /* of those who are here none is put out for a stranger, but who may have gone */
+		for (i = 0; i < a->room && !a->callers[i].ended;)
+			i++;
+	if (i == a->room) {
 		close(fd);
 		return;
 	}
-	a->callers[i] = (struct advise_caller){.fd = fd, .end_ns = clock_deadline_ns(clock_now_ns(), ADVISE_LINE_MS)};
+	if (a->callers[i].fd >= 0)
+		advise_caller_drop(&a->callers[i]);
+	advise_caller_open(&a->callers[i], fd);
 }
 
 /* ---- windows ---- */
@@ -149,6 +144,7 @@ static void advise_record(struct advise *a, const struct scout_report *reports, 
 	const unsigned sites = (unsigned)a->options->sites;
 	char line[ADVISE_RECORD_BYTES] = "";
 	struct record_decision d;
+	double weighed;
 
 	record_decision_init(&d);
 	d.t = a->step;
@@ -160,6 +156,9 @@ static void advise_record(struct advise *a, const struct scout_report *reports, 
 		d.bytes += (double)reports[k].bytes / sites;
 		d.bytes_travel += reports[k].samples > 0 ? (double)a->options->model_bytes / sites : 0;
 	}
+	/* A cost weighs what those have sent that say it. */
+	weighed = a->last.bytes * (double)a->options->period;
+	d.bytes_cost = fabs(weighed - d.bytes) > ADVISE_ROUNDING * weighed ? weighed : NAN;
 	a->total += d.bytes + d.bytes_travel;
 	d.bytes_total = a->total;
 	a->total_bsp += advise_bsp(a);
@@ -190,24 +189,28 @@ static int advise_compare(const void *a, const void *b)
 
 /*
  * What all say of their moves, as sums of exchanges. The mean has moved alike for all: whoever says otherwise lies, so
- * it is what the middle one says. Where fewer than half say anything, scout+ hears what cannot be true.
+ * it is what the middle one says. It is of all sites, also of those that have not reported, unless that one says of how
+ * many: they are taken for sites like the others. Where fewer than half say anything, or one has numbers no more, which
+ * is then in the sums of all, scout+ hears what cannot be true.
  */
 static void advise_listen_to_moves(struct advise *a)
 {
 	const struct advise_line *lines[ADVISE_SITES_MAX], *middle;
 	double weights = 0, said = 0, squares = 0;
 	unsigned count = 0;
+	bool broken = false;
 
 	for (unsigned k = 0; k < a->options->sites; k++) {
 		const struct advise_line *line = &a->sites[k].said;
 
+		broken |= a->sites[k].here && line->report.unfit == SCOUT_BROKEN;
 		if (!a->sites[k].here || line->exchanges == 0)
 			continue;
 		lines[count++] = line;
 		weights += line->weight;
 		a->rate = isnan(line->rate) ? a->rate : line->rate;
 	}
-	if (2 * count < a->options->sites || count == 0) {
+	if (2 * count < a->options->sites || count == 0 || broken) {
 		if (a->scout.config.policy == SCOUT_PLUS)
 			scout_hear(&a->scout, NAN, NAN, NAN, a->rate);
 		return;
@@ -220,7 +223,31 @@ static void advise_listen_to_moves(struct advise *a)
 	}
 	qsort(lines, count, sizeof(*lines), advise_compare);
 	middle = lines[count / 2];
+	squares = fmin(squares * count / (middle->averaged ? middle->averaged : (double)a->options->sites), 1);
 	scout_hear_all(&a->scout, middle->exchanges, said * middle->exchanges, middle->heard, squares, a->rate);
+}
+
+static int advise_compare_steps(const void *a, const void *b)
+{
+	const uint64_t one = *(const uint64_t *)a, other = *(const uint64_t *)b;
+
+	return (one > other) - (one < other);
+}
+
+/* At which the window ends: what the middle one says, for later reports are late by it. Where half or fewer say it, it
+ * is not beyond a period: who has lied would have made all late for good. */
+static uint64_t advise_step(const struct advise *a)
+{
+	const uint64_t period = a->last_step + a->options->period;
+	uint64_t steps[ADVISE_SITES_MAX], step;
+	unsigned count = 0;
+
+	for (unsigned k = 0; k < a->options->sites; k++)
+		if (a->sites[k].here)
+			steps[count++] = a->sites[k].said.step;
+	qsort(steps, count, sizeof(*steps), advise_compare_steps);
+	step = steps[(count - 1) / 2];
+	return 2 * count <= a->options->sites && step > period ? period : step;
 }
 
 static void advise_decide(struct advise *a)
@@ -232,21 +259,21 @@ static void advise_decide(struct advise *a)
 	size_t length;
 
 	for (unsigned k = 0; k < sites; k++)
-		reports[k] =
-			a->sites[k].here ? a->sites[k].said.report : (struct scout_report){.home = NAN, .away = NAN};
+		reports[k] = a->sites[k].here ? a->sites[k].said.report
+					      : (struct scout_report){.home = NAN, .away = NAN, .unfit = SCOUT_UNHEARD};
+	a->step = advise_step(a);
 	advise_listen_to_moves(a);
 	scout_observe(&a->scout, reports, sites, &a->last);
 	advise_record(a, reports, theta);
 	length = advise_line_answer(&a->last, answer);
-	for (unsigned k = 0; k < sites; k++) {
-		int caller = a->sites[k].caller;
-
-		if (a->sites[k].here && caller >= 0)
-			advise_send(a, (unsigned)caller, answer, length);
-		a->sites[k] = (struct advise_site){.caller = -1};
-	}
+	for (unsigned i = 0; i < a->room; i++)
+		for (; a->callers[i].owed > 0; a->callers[i].owed--) {
+			advise_send(a, i, answer, length);
+			if (a->callers[i].fd < 0)
+				break;
+		}
+	memset(a->sites, 0, sizeof(a->sites));
 	a->last_step = a->step;
-	a->step = 0;
 	a->waiting = 0;
 	a->end_ns = CLOCK_NEVER;
 }
@@ -267,15 +294,19 @@ static void advise_tell(struct advise *a, unsigned caller, const char *why)
 static void advise_take(struct advise *a, unsigned caller, const struct advise_line *line)
 {
 	struct advise_site *site = &a->sites[line->site];
+	char late[80];
 
+	snprintf(late, sizeof(late), "the window of this step is over: it ended at step %" PRIu64, a->last_step);
 	if (line->step == 0) {
 		advise_tell(a, caller, "no window was reported");
 	} else if (line->step <= a->last_step) {
-		advise_tell(a, caller, "the window of this step is over");
+		advise_tell(a, caller, late);
+	} else if (a->callers[caller].owed == advise_most(a)) {
+		advise_refuse(a, caller, "too many reports on one window");
 	} else {
+		a->callers[caller].owed++;
 		a->waiting += !site->here;
-		*site = (struct advise_site){.here = true, .caller = (int)caller, .said = *line};
-		a->step = line->step > a->step ? line->step : a->step;
+		*site = (struct advise_site){.here = true, .said = *line};
 		if (a->waiting == 1 && a->end_ns == CLOCK_NEVER)
 			a->end_ns = clock_now_ns() + a->options->wait_ns;
 		if (a->waiting == a->options->sites)
@@ -314,12 +345,13 @@ static void advise_read(struct advise *a, unsigned caller)
 
 	if (got < 0 && (errno == EAGAIN || errno == EINTR))
 		return;
-	if (got <= 0) {
-		advise_drop(a, caller);
+	c->ended = got == 0;
+	if (got < 0 || advise_caller_is_done(c))
+		advise_caller_drop(&a->callers[caller]);
+	if (got <= 0)
 		return;
-	}
 	if (c->have == 0 && c->end_ns == CLOCK_NEVER)
-		c->end_ns = clock_deadline_ns(clock_now_ns(), ADVISE_LINE_MS);
+		c->end_ns = clock_deadline_ns(clock_now_ns(), ADVISE_CALLER_MS);
 	c->have += (size_t)got;
 	while (c->fd >= 0 && (end = memchr(c->line, '\n', c->have))) {
 		size_t gone = (size_t)(end - c->line) + 1;
@@ -328,7 +360,7 @@ static void advise_read(struct advise *a, unsigned caller)
 		memcpy(text, c->line, gone);
 		memmove(c->line, c->line + gone, c->have - gone);
 		c->have -= gone;
-		c->end_ns = c->have ? c->end_ns : CLOCK_NEVER;
+		c->end_ns = c->have ? clock_deadline_ns(clock_now_ns(), ADVISE_CALLER_MS) : CLOCK_NEVER;
 		advise_hear(a, caller, text, gone - 1);
 	}
 	if (c->fd >= 0 && c->have == sizeof(c->line))
@@ -343,13 +375,29 @@ static void advise_expire(struct advise *a, uint64_t now_ns, uint64_t *next_ns)
 		advise_decide(a);
 	*next_ns = a->end_ns;
 	for (unsigned i = 0; i < a->room; i++) {
-		if (a->callers[i].fd < 0)
+		struct advise_caller *c = &a->callers[i];
+
+		if (c->fd < 0)
 			continue;
-		if (a->callers[i].end_ns <= now_ns)
+		if (!c->ended && c->end_ns <= now_ns)
 			advise_refuse(a, i, "a line took too long");
-		else if (a->callers[i].end_ns < *next_ns)
-			*next_ns = a->callers[i].end_ns;
+		else if (advise_caller_next_ns(c) <= now_ns || advise_caller_is_done(c))
+			advise_caller_drop(c);
+		else if (advise_caller_next_ns(c) < *next_ns)
+			*next_ns = advise_caller_next_ns(c);
 	}
+}
+
+static void advise_meet(struct advise *a, unsigned caller, short events)
+{
+	if (events & POLLOUT)
+		advise_caller_flush(&a->callers[caller]);
+	if (a->callers[caller].fd < 0 || !(events & ~POLLOUT))
+		return;
+	if (a->callers[caller].ended)
+		advise_caller_drop(&a->callers[caller]);
+	else
+		advise_read(a, caller);
 }
 
 static void advise_loop(struct advise *a)
@@ -359,8 +407,12 @@ static void advise_loop(struct advise *a)
 
 		advise_expire(a, now_ns, &next_ns);
 		a->ready[a->room] = (struct pollfd){.fd = a->fd, .events = POLLIN};
-		for (unsigned i = 0; i < a->room; i++)
-			a->ready[i] = (struct pollfd){.fd = a->callers[i].fd, .events = POLLIN};
+		for (unsigned i = 0; i < a->room; i++) {
+			const struct advise_caller *c = &a->callers[i];
+
+			a->ready[i] = (struct pollfd){.fd = c->fd, .events = c->ended ? 0 : POLLIN};
+			a->ready[i].events |= c->out_have > 0 ? POLLOUT : 0;
+		}
 		/* A second at most: a signal may come just before. */
 		if (next_ns > now_ns + NS_PER_S)
 			next_ns = now_ns + NS_PER_S;
@@ -368,7 +420,7 @@ static void advise_loop(struct advise *a)
 			continue;
 		for (unsigned i = 0; i < a->room; i++)
 			if (a->ready[i].revents && a->callers[i].fd >= 0 && a->callers[i].fd == a->ready[i].fd)
-				advise_read(a, i);
+				advise_meet(a, i, a->ready[i].revents);
 		if (a->ready[a->room].revents)
 			advise_accept(a);
 	}
@@ -520,6 +572,7 @@ static int advise_close_log(struct advise *a)
 {
 	const double sites = (double)a->options->sites;
 	char line[ADVISE_RECORD_BYTES] = "";
+	bool failed;
 
 	if (!a->log)
 		return CLI_DONE;
@@ -533,7 +586,8 @@ static int advise_close_log(struct advise *a)
 			   .seconds = NAN},
 		line, sizeof(line));
 	fputs(line, a->log);
-	if (fclose(a->log) == 0)
+	failed = ferror(a->log);
+	if (fclose(a->log) == 0 && !failed)
 		return CLI_DONE;
 	output_error("cannot write %s: %s", a->options->out, strerror(errno));
 	return CLI_FAILED;
@@ -541,15 +595,23 @@ static int advise_close_log(struct advise *a)
 
 static int advise_room(struct advise *a, struct err *e)
 {
+	struct rlimit limit = {0};
+	rlim_t wanted;
+
 	a->room = (unsigned)a->options->sites + ADVISE_SPARE;
+	wanted = a->room + ADVISE_FILES;
+	if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < wanted) {
+		limit.rlim_cur = wanted < limit.rlim_max ? wanted : limit.rlim_max;
+		if (limit.rlim_cur < wanted || setrlimit(RLIMIT_NOFILE, &limit) < 0)
+			return err_set(e, -EMFILE, "%u sites need `ulimit -n` of at least %u",
+				(unsigned)a->options->sites, (unsigned)wanted);
+	}
 	a->callers = calloc(a->room, sizeof(*a->callers));
 	a->ready = calloc(a->room + 1, sizeof(*a->ready));
 	if (!a->callers || !a->ready)
 		return err_set(e, -ENOMEM, "out of memory");
 	for (unsigned i = 0; i < a->room; i++)
 		a->callers[i].fd = -1;
-	for (unsigned k = 0; k < a->options->sites; k++)
-		a->sites[k].caller = -1;
 	a->end_ns = CLOCK_NEVER;
 	return 0;
 }
@@ -583,7 +645,7 @@ static int advise_serve(struct advise *a)
 	}
 	for (unsigned i = 0; a->callers && i < a->room; i++)
 		if (a->callers[i].fd >= 0)
-			close(a->callers[i].fd);
+			advise_caller_drop(&a->callers[i]);
 	if (a->fd >= 0)
 		close(a->fd);
 	if (open && strncmp(a->options->listen, "unix:", 5) == 0)
@@ -628,7 +690,8 @@ static const char advise_about[] =
 	"With the policy scout+ no model travels; each says how far it, and the mean, have moved, and how they do:\n"
 	"  {\"site\":0,\"step\":500,\"moves\":{\"exchanges\":50,\"said\":0.031,\"heard\":0.0041},\"rate\":0.05,\n"
 	"   \"train\":{\"loss\":301.5,\"samples\":1000},\"bytes\":773800}\n"
-	"bytes are what it has sent in that window alone. man phub says more of the fields. Step 0 only asks.\n"
+	"bytes are what it has sent in that window alone; NaN is null. man phub says more of the fields. Step 0 only "
+	"asks.\n"
 	"It runs until SIGINT or SIGTERM. In Python: phub.advise.\n";
 
 int scout_advise_run(int argc, char **argv)

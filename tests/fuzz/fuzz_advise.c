@@ -26,6 +26,8 @@ static void fuzz_answer(size_t length, const char *answer)
 static void fuzz_plus(const struct advise_line *line)
 {
 	fuzz_require(line->exchanges <= ADVISE_EXCHANGES_MAX && line->weight > 0 && isfinite(line->weight));
+	fuzz_require(line->averaged <= ADVISE_SITES_MAX);
+	fuzz_require(line->report.unfit == SCOUT_FIT || line->report.unfit == SCOUT_BROKEN);
 	fuzz_require(isnan(line->rate) || (line->rate >= 0 && isfinite(line->rate)));
 	if (line->exchanges > 0)
 		fuzz_require(line->said >= 0 && isfinite(line->said) && line->heard >= 0 && isfinite(line->heard));
@@ -71,7 +73,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	}
 	fuzz_require(line.site < 3 && line.step <= UINT64_C(1) << 53 && line.report.bytes <= UINT64_C(1) << 53);
 	fuzz_require(memchr(line.secret, '\0', sizeof(line.secret)) != NULL);
-	if (line.report.samples > 0)
+	if (line.report.samples > 0 && line.report.unfit == SCOUT_FIT)
 		fuzz_require(line.report.home >= 0 && line.report.home <= 1 && line.report.away >= 0 &&
 			     line.report.away <= 1);
 	fuzz_plus(&line);

@@ -67,7 +67,7 @@ def advise():
         heard += a.ask(report(1, 100, 70))
         waits.join()
         check(len(heard) == 2 and heard[0] == heard[1] and heard[0]["sync_every"] == 2 and heard[0]["action"] == "tightens", str(heard))
-        check(a.ask(report(0, 100, 70))[0]["reason"] == "the window of this step is over", "late")
+        check(a.ask(report(0, 100, 70))[0]["reason"] == "the window of this step is over: it ended at step 100", "late")
         both = a.ask(report(0, 200, 89), report(1, 200, 89))
         check(both[0] == both[1] and both[0]["window"] == 1, str(both))
         mode = os.stat(FOLDER / "advise").st_mode
@@ -149,6 +149,78 @@ def advise_waits():
         check(answer["action"] == "falls back", str(answer))
     decisions = [line for line in lines(a.out) if line["scout"] == "decision"]
     check(decisions[0]["believed"] == 2 and abs(decisions[0]["AL"] - 0.1) < 1e-12 and decisions[1]["AL"] is None, str(decisions))
+
+
+def advise_silent():
+    """advise: sites that never report are named; the mean is of them too, or of as many as a report says; dry-run decides the same"""
+    for more, heard in (({}, 4 / 5), ({"sites": 3}, 4 / 3)):  # of noise alone, of square 4
+        with Advisor("--policy", "scout+", "--out", "silent.jsonl", "--wait", "0.1", sites=5) as a:
+            for window in range(1, 4):
+                answer = a.ask(*({**moves(k, 100 * window, heard, weight=1), "moves": {"exchanges": 100, "said": 4, "heard": heard, **more}} for k in (0, 2, 4)))[0]
+                holds(answer["reason"], "; site 1 has not reported, nor have 1 more$")
+        told = [line for line in lines((FOLDER / "silent.jsonl").read_text()) if line["scout"] == "decision"]
+        check(told[1]["pull"] < 1e-9 and answer["sync_every"] == 10, f"{more}: {told[1]}")
+    with Advisor("--out", "silent.jsonl", "--wait", "0.1", sites=3) as a:
+        for window, reporting in enumerate(((0, 2), (0, 1, 2), (0,), (0, 2), (0, 1)), 1):
+            answer = a.ask(*(report(k, 100 * window, 80 + window) for k in reporting))[0]
+            check(("has not reported" in answer["reason"]) == (len(reporting) < 3), str(answer))
+    told = [line for line in lines((FOLDER / "silent.jsonl").read_text()) if line["scout"] == "decision"]
+    check([line.get("bytes_cost") for line in told] == [20000, None, 20000, 20000, 20000], str(told))
+    again = lines(phub("dry-run", "silent.jsonl", "--json")[0])
+    check([line["next"] for line in again] == [line["next"] for line in told], f"{again} of {told}")
+
+
+def advise_broken():
+    """advise: what is no finite number is null: who says so of its model is named, and scout+ falls back to the tightest; counts may be reals"""
+    broken = {"train": {"loss": None, "samples": 100}}, {"moves": {"exchanges": 100, "said": None, "heard": 1}}, {"moves": {"exchanges": 100, "said": 1, "heard": None}}
+    for more in broken:
+        with Advisor("--policy", "scout+", sites=3) as a:
+            for window in range(1, 8):
+                answer = a.ask(*(moves(k, 100 * window, 1.2, weight=1, **(more if k == 1 and window > 4 else {})) for k in range(3)))[0]
+                check(answer["sync_every"] == (10 if 4 <= window < 7 else answer["sync_every"]), f"window {window}: {answer}")
+            check(answer["action"] == "falls back" and answer["sync_every"] == 1, f"{more}: {answer}")
+            holds(answer["reason"], "for 3 windows in a row; site 1 has weights or gradients that are no numbers$")
+            answer = a.ask(*(moves(k, 800, 1.2, weight=1, rate=None, before={"loss": None, "samples": 9}, after={"loss": None, "samples": 9}) for k in range(3)))[0]
+            check(answer["action"] == "loosens" and "; " not in answer["reason"], f"the mean model's loss is nobody's fault: {answer}")
+    with Advisor("--out", "broken.jsonl") as a:
+        answer = a.ask(report(0, 100.0, 80, bytes=2e4), report(1, 1e2, 80, home={"correct": None, "samples": 100.0}))[0]
+        holds(answer["reason"], "; site 1 has weights or gradients that are no numbers")
+        holds(a.ask(b'{"site":0,"step":200,"train":{"loss":NaN,"samples":1}}')[0]["error"], "no JSON.*NaN.*; what is no finite number is null")
+    check([line["bytes"] for line in lines((FOLDER / "broken.jsonl").read_text()) if line["scout"] == "decision"] == [20000], "of reals")
+
+
+def advise_twice():
+    """advise: each report is answered: of one site's in a window the last one counts, over whichever connection it came"""
+    with Advisor("--out", "twice.jsonl", sites=2) as a:
+        with a.call() as first, a.call() as second, a.call() as half:
+            first.sendall(2 * (json.dumps(report(0, 100, 10)).encode() + b"\n"))
+            time.sleep(0.2)
+            second.sendall(json.dumps(report(0, 100, 70)).encode() + b"\n")
+            half.sendall(json.dumps(report(0, 100, 70)).encode() + b"\n")
+            half.shutdown(socket.SHUT_WR)  # says no more, and hears nevertheless
+            time.sleep(0.2)
+            wanted = a.ask(report(1, 100, 70), report(1, 100, 70))
+            check(wanted[0]["window"] == 0 and "is over" in wanted[1]["reason"], str(wanted))
+            for peer, count in ((first, 2), (second, 1), (half, 1)):
+                with peer.makefile("rb") as answers:
+                    check([json.loads(answers.readline()) for _ in range(count)] == count * wanted[:1], f"{count} answers")
+            check(half.recv(1) == b"", "who has said all, and heard all, is let go")
+    check(abs(lines((FOLDER / "twice.jsonl").read_text())[1]["AL"] - 0.2) < 1e-12, "the last report counts")
+    with Advisor() as a:
+        check(a.ask(*(21 * [report(0, 100, 70)]))[0] == {"error": "too many reports on one window"}, "there is no bound of reports")
+
+
+def advise_many():
+    """advise: one caller may speak for all, and read when it has said all; a step that cannot be makes nobody late"""
+    with Advisor("--wait", "30", sites=1000) as a:
+        answers = a.ask(*(report(k, 100, 70) for k in range(1000)))
+        check(all(answer == answers[0] and answer["window"] == 0 for answer in answers), str(answers[-1]))
+        answers = a.ask(*(report(k, 100, 70) for k in range(1000)))
+        check(all("is over" in answer.get("reason", "") for answer in answers), str(answers[-1]))
+    with Advisor("--wait", "0.1", sites=3) as a:
+        check(a.ask(report(0, 100, 80), report(1, 1 << 53, 80), report(2, 100, 80))[0]["window"] == 0, "one of three")
+        check(a.ask(report(1, 1 << 53, 80))[0]["window"] == 1, "one alone")
+        check(a.ask(*(report(k, 300, 80) for k in range(3)))[0]["window"] == 2, "all are late")
 
 
 def advise_strangers():
@@ -250,7 +322,10 @@ for step in range(200, 700, 100):
     for site in sites:
         for _ in range(4): site.averaged(1.0, 0.45); site.lost(10.0, 20)
     answer = advise.ask(a, *(site.report(step, 0.05, 1000) for site in sites))
-    for site in sites: site.tried(30.0, 60)"""
+    for site in sites: site.tried(30.0, 60)
+for site in sites: site.averaged(1.0, 0.45, 2); site.averaged(1.0, 0.45, 5); site.lost(float("nan") if site.site else 1.0, 20); site.tried(float("inf"), 60)
+print(sites[0].report(700, 0.05, 1000)["moves"]); sites[0].averaged(1.0, 0.45); sites[0].lost(10.0, 20)
+print(advise.ask(a, *(site.report(700, 0.05, 1e3) for site in sites))["reason"])"""
     with Advisor("--out", "python.jsonl") as a:
         done = subprocess.run(["/usr/bin/python3", "-c", script, a.path], capture_output=True, text=True, timeout=rig.DEADLINE_S,
                               env={**rig.QUIET, "PYTHONPATH": str(rig.ROOT / "client/python"), "PHUB_LIBRARY": str(rig.BUILD / "libphub.so.0.1.0")})
@@ -259,7 +334,8 @@ for step in range(200, 700, 100):
     none = "is no address; allowed are unix:PATH and HOST:PORT, as phub scout advise --listen has it"
     check(done.stdout.splitlines() == ["site: needs one of 0 to 1", "[Errno 2] nobody answers at Ax (No such file or directory); phub scout advise --listen Ax would",
           "[Errno 111] nobody answers at 127.0.0.1:1 (Connection refused); phub scout advise --listen 127.0.0.1:1 would",
-          f"'nowhere' {none}", f"'host:x' {none}", f"'unix:' {none}", "ask() needs a report; {'site': 0, 'step': 0} only asks"] and done.returncode == 0, done.stdout + done.stderr)
+          f"'nowhere' {none}", f"'host:x' {none}", f"'unix:' {none}", "ask() needs a report; {'site': 0, 'step': 0} only asks", "{'exchanges': 2, 'said': 2.0, 'heard': 0.9, 'sites': 2}",
+          "of 2 sites 0 have said what can be true, in 6 windows in a row that said too little: the tightest theta, until they do; site 1 has weights or gradients that are no numbers"] and done.returncode == 0, done.stdout + done.stderr)
     seen = [line["seen"] for line in lines((FOLDER / "python.jsonl").read_text()) if line["scout"] == "decision" and "seen" in line]
     wanted = {"exchanges": 4, "said": 4, "heard": 1.8, "sites": 2, "rate": 0.05, "trained": 80, "tried": 60, "train": 0.5, "before": 0.5, "after": 0.5}
     check(len(seen) == 5 and {**seen[4], "heard": round(seen[4]["heard"], 9)} == wanted, f"{seen}")
@@ -268,4 +344,4 @@ for step in range(200, 700, 100):
 
 if __name__ == "__main__":
     os.environ["BUILD"] = str(rig.BUILD)
-    rig.run([advise, advise_counts, advise_pulls, advise_waits, advise_strangers, advise_secret, advise_sockets, advise_wrong_words, advise_python])
+    rig.run([advise, advise_counts, advise_pulls, advise_waits, advise_silent, advise_broken, advise_twice, advise_many, advise_strangers, advise_secret, advise_sockets, advise_wrong_words, advise_python])

@@ -220,6 +220,10 @@ static void test_amiss(void **state)
 	assert_string_equal(amiss(reports, SITES, true), "why; of what models get right at site 0 nothing is known");
 	reports[0].unfit = SCOUT_IDLE;
 	assert_string_equal(amiss(reports, SITES, true), "why");
+	reports[0].unfit = SCOUT_UNHEARD; /* which is said, whatever travels, and not what follows from it */
+	assert_string_equal(amiss(reports, SITES, true), "why; site 0 has not reported");
+	reports[2].unfit = SCOUT_UNHEARD;
+	assert_string_equal(amiss(reports, SITES, false), "why; site 0 has not reported, nor have 1 more");
 }
 
 /* One that says 1 at home and 0 away is named, and not its guest. */

@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "phub/cli/advise_caller.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "phub/base/clock.h"
+
+void advise_caller_open(struct advise_caller *c, int fd)
+{
+	*c = (struct advise_caller){.fd = fd, .end_ns = clock_deadline_ns(clock_now_ns(), ADVISE_CALLER_MS)};
+}
+
+void advise_caller_drop(struct advise_caller *c)
+{
+	close(c->fd);
+	free(c->out);
+	*c = (struct advise_caller){.fd = -1};
+}
+
+bool advise_caller_is_done(const struct advise_caller *c)
+{
+	return c->ended && c->owed == 0 && c->out_have == 0;
+}
+
+uint64_t advise_caller_next_ns(const struct advise_caller *c)
+{
+	const uint64_t line_ns = c->ended ? CLOCK_NEVER : c->end_ns;
+	const uint64_t out_ns = c->out_have > 0 ? c->out_end_ns : CLOCK_NEVER;
+
+	return line_ns < out_ns ? line_ns : out_ns;
+}
+
+/* How much was sent; -1: it has gone. */
+static ssize_t caller_push(const struct advise_caller *c, const char *text, size_t length)
+{
+	ssize_t sent = send(c->fd, text, length, MSG_NOSIGNAL | MSG_DONTWAIT);
+
+	return sent < 0 && (errno == EAGAIN || errno == EINTR) ? 0 : sent;
+}
+
+void advise_caller_send(struct advise_caller *c, const char *text, size_t length, size_t most)
+{
+	const ssize_t sent = c->out_have > 0 ? 0 : caller_push(c, text, length);
+	const size_t rest = length - (size_t)(sent > 0 ? sent : 0);
+	char *out;
+
+	if (sent >= 0 && rest == 0)
+		return;
+	out = sent >= 0 && c->out_have + rest <= most ? realloc(c->out, c->out_have + rest) : NULL;
+	if (!out) {
+		advise_caller_drop(c);
+		return;
+	}
+	if (c->out_have == 0)
+		c->out_end_ns = clock_deadline_ns(clock_now_ns(), ADVISE_CALLER_MS);
+	c->out = out;
+	memcpy(c->out + c->out_have, text + length - rest, rest);
+	c->out_have += rest;
+}
+
+void advise_caller_flush(struct advise_caller *c)
+{
+	const ssize_t sent = caller_push(c, c->out, c->out_have);
+
+	if (sent < 0) {
+		advise_caller_drop(c);
+		return;
+	}
+	if (sent > 0)
+		c->out_end_ns = clock_deadline_ns(clock_now_ns(), ADVISE_CALLER_MS);
+	c->out_have -= (size_t)sent;
+	memmove(c->out, c->out + sent, c->out_have);
+}

@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Who has called phub scout advise: a connection, the line it is saying, and what it has not read yet. One thread, and
+ * nothing blocks.
+ */
+#ifndef PHUB_CLI_ADVISE_CALLER_H
+#define PHUB_CLI_ADVISE_CALLER_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "phub/cli/advise_line.h"
+
+enum { ADVISE_CALLER_MS = 10000 }; /* for a whole line, and to read something */
+
+struct advise_caller {
+	int fd;          /* -1: none, and all else is 0 */
+	uint64_t end_ns; /* when it must have said something whole; CLOCK_NEVER: when it likes */
+	bool ended;      /* it says no more, but may hear what it has asked for */
+	unsigned owed;   /* reports on this window, which are answered with the decision */
+	char *out;       /* what it has not read yet; */
+	size_t out_have;
+	uint64_t out_end_ns; /* when it must have read some */
+	size_t have;
+	char line[ADVISE_LINE_MAX + 1];
+};
+
+/* One that has come. */
+void advise_caller_open(struct advise_caller *c, int fd);
+void advise_caller_drop(struct advise_caller *c);
+
+/* Has it been told all, and says no more? */
+bool advise_caller_is_done(const struct advise_caller *c);
+
+/* The next time that something is to happen; CLOCK_NEVER: none. */
+uint64_t advise_caller_next_ns(const struct advise_caller *c);
+
+/* What does not go at once is kept, up to `most` bytes. Who has gone, or does not read what it asked for, is dropped.
+ */
+void advise_caller_send(struct advise_caller *c, const char *text, size_t length, size_t most);
+/* Its socket takes more: what was kept goes. */
+void advise_caller_flush(struct advise_caller *c);
+
+#endif
