@@ -281,7 +281,7 @@ int scout_check_aside(const char *path, struct err *e)
 		return rc;
 	left = access(before, F_OK) == 0;
 	if (!there)
-		return left && check_is_log(before) ? SCOUT_CHECK_LEFT : SCOUT_CHECK_ALONE;
+		return SCOUT_CHECK_ALONE;
 	rc = left ? scout_check_log(before, e) : 0;
 	if (rc < 0)
 		return rc;
@@ -298,11 +298,7 @@ enum scout_check_fate scout_check_settle(const char *path, bool aside)
 	const enum scout_check_fate fate = check_fate(path);
 	char before[PATH_MAX];
 
-	if (!aside || fate == SCOUT_CHECK_CUT || check_before(path, before, NULL) < 0)
-		return fate;
-	if (fate == SCOUT_CHECK_LINES)
-		unlink(before);
-	else
+	if (aside && (fate == SCOUT_CHECK_NONE || fate == SCOUT_CHECK_EMPTY) && check_before(path, before, NULL) == 0)
 		rename(before, path);
 	return fate;
 }

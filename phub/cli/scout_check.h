@@ -60,12 +60,11 @@ int scout_check_room(const char *path, struct err *e);
 /* What has become of a log that is there. */
 enum scout_check_aside {
 	SCOUT_CHECK_ALONE, /* there is none */
-	SCOUT_CHECK_ASIDE, /* it has gone to PATH.before, until it is known whether there is a new one */
-	/* There was one at PATH.before, of a run before that of PATH, which was broken off: killed, say, so that
-	 * scout_check_settle() was not called. It stays there, and that of PATH, which has no last line, goes; */
+	SCOUT_CHECK_ASIDE, /* it has gone to PATH.before, and comes back where there is no new one */
+	/* There was one at PATH.before, of a run before that of PATH. It stays there, and that of PATH, which was
+	 * broken off and has no last line, goes; */
 	SCOUT_CHECK_KEPT,
 	SCOUT_CHECK_REPLACED, /* or that of PATH is whole, and takes its place */
-	SCOUT_CHECK_LEFT,     /* or PATH has none: what is there is let alone */
 };
 
 /* Makes room for a log at PATH. errors of rename(2); -ENAMETOOLONG; as scout_check_log(): what is at PATH.before is
@@ -80,8 +79,8 @@ enum scout_check_fate {
 	SCOUT_CHECK_LINES, /* whole ones */
 };
 
-/* The run is over. `aside`: a log was put there, which comes back where there is no new one, stays where that is cut,
- * and goes where it is not. */
+/* The run is over. `aside`: a log was put there, which comes back where there is no new one, and stays where there is.
+ */
 enum scout_check_fate scout_check_settle(const char *path, bool aside);
 
 /* Is there such a program? 0; -ENOENT; -EACCES. */

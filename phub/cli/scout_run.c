@@ -45,7 +45,8 @@ struct run {
 	FILE *log; /* as far as it has been read */
 	char line[RUN_LINE_MAX];
 	size_t length;
-	bool aside, ended;    /* a log of a run before is; the log has its last line */
+	bool aside, replaced; /* a log of a run before is, in place of an older one */
+	bool ended;           /* the log has its last line */
 	bool measures, fixed; /* it has a scout+; its theta stays */
 	bool weighs;          /* likewise, and a probe has shown what talking more saves */
 	bool trains;          /* sites say what they lose in training */
@@ -381,6 +382,19 @@ static int run_break_off(const struct run *run)
 	return CLI_SIGNAL + run->crew.signal;
 }
 
+/* Where the log is, and what to do with it. */
+static void run_tell_log(const struct run *run)
+{
+	const char *out = run->options->out;
+
+	if (run->windows > 0)
+		output_note("the log is %s: phub scout explain %s tells why theta changed, and phub scout plot --out "
+			    "FILE.svg %s draws it",
+			out, out, out);
+	else
+		output_note("the log is %s: phub scout compare %s LOG... has it beside other runs", out, out);
+}
+
 static int run_start_box(struct run *run, struct err *e)
 {
 	struct box_settings *settings = calloc(1, sizeof(*settings));
@@ -403,23 +417,18 @@ static int run_start_box(struct run *run, struct err *e)
 	return rc;
 }
 
-/* What a run that was killed has left is told of, as nobody else does. */
+/* Each FILE has one before. */
 static void run_put_aside(struct run *run, struct err *e)
 {
 	const char *out = run->options->out;
 	const int rc = scout_check_aside(out, e);
 
+	run->replaced = rc == SCOUT_CHECK_REPLACED;
 	run->aside = rc == SCOUT_CHECK_ASIDE || rc == SCOUT_CHECK_KEPT || rc == SCOUT_CHECK_REPLACED;
 	if (rc == SCOUT_CHECK_KEPT)
 		output_note("%s was of a run that was broken off, and has gone; %s.before, of the run before that, "
-			    "stays until this one has a log",
+			    "stays",
 			out, out);
-	else if (rc == SCOUT_CHECK_REPLACED)
-		output_note("%s.before, which a run that was broken off had left, has gone: %s, which is whole, stands "
-			    "for it until this run has a log",
-			out, out);
-	else if (rc == SCOUT_CHECK_LEFT)
-		output_note("%s.before is a log that a run which was broken off has left; it stays", out);
 }
 
 /* The sites, at a box that is there. */
@@ -464,6 +473,7 @@ static int run_go(struct run *run)
 	struct err e = {0};
 	enum scout_check_fate fate;
 	char text[sizeof(run->status)];
+	bool ended;
 	int rc;
 
 	run->box.said_fd = -1;
@@ -482,10 +492,15 @@ static int run_go(struct run *run)
 	if (run->log)
 		fclose(run->log);
 	fate = scout_check_settle(run->options->out, run->aside);
-	rc = rc == CLI_DONE ? run_conclude(run, fate) : rc;
-	if (fate == SCOUT_CHECK_CUT && run->aside)
-		output_note("the log of the run before is %s.before", run->options->out);
-	return run->crew.signal ? run_break_off(run) : rc;
+	ended = rc == CLI_DONE;
+	rc = ended ? run_conclude(run, fate) : rc;
+	rc = run->crew.signal ? run_break_off(run) : rc;
+	if (fate == SCOUT_CHECK_LINES && (rc == CLI_DONE || run->crew.signal))
+		run_tell_log(run);
+	if ((fate == SCOUT_CHECK_LINES || fate == SCOUT_CHECK_CUT) && run->aside && (ended || run->crew.signal))
+		output_note("the log of the run before is %s.before%s", run->options->out,
+			run->replaced ? ", where that of an older one was" : "");
+	return rc;
 }
 
 /* ---- what is wrong before anything starts ---- */
@@ -598,7 +613,7 @@ int scout_run_run(int argc, char **argv)
 	const struct args_option options[] = {
 		{"sites", "K", "processes of COMMAND, a site each, 1 to 64 (2)", ARGS_NUMBER, &o.sites, 1,
 			SCOUT_CREW_MAX, NULL},
-		{"out", "FILE", "the decision log, which takes the place of one that is there (scout.jsonl)", ARGS_TEXT,
+		{"out", "FILE", "the decision log (scout.jsonl); one that is there becomes FILE.before", ARGS_TEXT,
 			&o.out, 0, 0, NULL},
 		{"algorithm", "NAME", "bsp, gaia, local or dgc", ARGS_CHOICE, &o.algorithm, 0, 0, run_algorithms},
 		{"policy", "NAME", "of the scout: fixed, replay, hill, stochastic, annealing or scout+", ARGS_CHOICE,

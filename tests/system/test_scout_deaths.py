@@ -1,11 +1,13 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""phub scout run when sites or its box die: which of all that is said of it is the reason."""
+"""phub scout run when sites or its box die, or it is silent: which of all that is said of it is the reason."""
+import contextlib
 import json
 import os
 import pathlib
 import re
 import signal
+import socket
 import time
 
 import rig
@@ -69,6 +71,23 @@ def run_hears_its_box():
     check(err.endswith("says why\ndown\n"), err)
 
 
+def run_box_is_silent():
+    """run: who does not answer at --box is waited for for five seconds"""
+    with contextlib.ExitStack() as stack:
+        deaf = stack.enter_context(socket.socket())  # its queue is full, so that a handshake is never over
+        deaf.bind(("127.0.0.1", 0))
+        deaf.listen(0)
+        for _ in range(3):
+            peer = stack.enter_context(socket.socket())
+            peer.setblocking(False)
+            peer.connect_ex(deaf.getsockname())
+        time.sleep(0.2)
+        began = time.monotonic()
+        err = phub("run", "--box", "phub://127.0.0.1:%d/job" % deaf.getsockname()[1], "--", "true", status=1)[1]
+        holds(err, "no answer within 5 s; start one there with phubd, or leave --box away")
+        check(4 < time.monotonic() - began < 15, f"{time.monotonic() - began:.1f} s")
+
+
 def who_was_there():
     """explain: sites that were lost, left or came stand among the decisions, each at its step, also as JSON, also of a run without windows"""
     head = {"scout": "run", "version": 1, "algorithm": "local", "policy": "hill", "thetas": [1, 2], "first": 1, "period": 10, "sites": 3, "model_bytes": 8}
@@ -99,4 +118,4 @@ def who_was_there():
 
 if __name__ == "__main__":
     os.environ["BUILD"] = str(rig.BUILD)
-    rig.run([run_loses_all_at_once, run_hears_its_box, who_was_there], None if SKEWED.exists() else f"{SKEWED} is not there (make test-programs)")
+    rig.run([run_loses_all_at_once, run_hears_its_box, run_box_is_silent, who_was_there], None if SKEWED.exists() else f"{SKEWED} is not there (make test-programs)")

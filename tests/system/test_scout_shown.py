@@ -348,17 +348,18 @@ def run_was_killed():
     script = ["--", "sh", "-c", f'cmp "$PHUB_SCOUT_LOG.before" {FOLDER}/good.jsonl && [ ! -e "$PHUB_SCOUT_LOG" ] && ']
     fails, writes = script[:-1] + [script[-1] + "exit 3"], script[:-1] + [script[-1] + f'cp {FOLDER}/good.jsonl "$PHUB_SCOUT_LOG"']
     err = phub("run", "--sites", 1, "--out", out, *fails, status=1)[1]
-    holds(err, f"phub: {out} was of a run that was broken off, and has gone; {before}, of the run before that, stays until this one has a log\n")
+    holds(err, f"phub: {out} was of a run that was broken off, and has gone; {before}, of the run before that, stays\n")
     check(out.read_text() == good and not before.exists(), "the log that was whole is not there again")
-    for first, second, told in ((good, part, f"{before}, which a run that was broken off had left, has gone: {out}, which is whole, stands for it"), (part, good, "was of a run that was broken off")):
-        out.write_text(first)
-        before.write_text(second)
+    tells = f"phub: the log is {out}: phub scout explain {out} tells why theta changed, and phub scout plot --out FILE.svg {out} draws it\n"
+    for first, second, told in ((good, part, f"{tells}phub: the log of the run before is {before}, where that of an older one was\n"), (part, good, "was of a run that was broken off"),
+                                (good, None, f"{tells}phub: the log of the run before is {before}\n"), (None, good, tells)):
+        for path, text in ((out, first), (before, second)):
+            path.unlink(missing_ok=True)
+            if text:
+                path.write_text(text)
         err = phub("run", "--sites", 1, "--out", out, *writes)[1]
-        check(told in err and out.read_text() == good and not before.exists(), err)
-    out.unlink()
-    before.write_text(good)
-    holds(phub("run", "--sites", 1, "--out", out, *writes)[1], f"{before} is a log that a run which was broken off has left; it stays\n")
-    check(before.read_text() == good, "a file was lost")
+        check(told in err and out.read_text() == good and before.read_text() == good, err)
+        check(("the log of the run before" in err) == (first is not None), err)
 
 
 def run_of_dgc():
