@@ -93,7 +93,10 @@ static void explain_pull(const struct explain *x, const json_t *w)
 		printf("how sites align is not known");
 	else
 		printf("sites align by r = %.4f", r);
-	if (!isnan(pull))
+	if (!isnan(pull) && isnan(r))
+		printf("; they pulled apart %.3g times as much as the noise of a batch when that was last measured",
+			pull);
+	else if (!isnan(pull))
 		printf(", and pull apart %.3g times as much as the noise of a batch", pull);
 	if (!isnan(gain))
 		printf("; talking more would save a loss of %.4f", gain);
@@ -239,22 +242,38 @@ static void explain_cost(const struct explain *x, unsigned i)
 	explain_spent(x, i, "");
 }
 
-/* The window before `i`, or `i` itself, in which a theta was last tried, and what it costs known; -1: none. */
+/* What is known of a theta by a window in which it was tried. */
+static double explain_known(const struct explain *x, unsigned at)
+{
+	return explain_number(x, at, x->config.policy == SCOUT_PLUS ? "r_all" : "cost");
+}
+
+/* The window before `i`, or `i` itself, in which a theta was last tried, of those by which it is known what that is
+ * like; where there is none of these, of all; -1: none. */
 static int explain_tried(const struct explain *x, unsigned i, double theta)
 {
-	for (int at = (int)i; at >= 0; at--)
-		if (explain_number(x, (unsigned)at, "theta") == theta &&
-			!isnan(explain_number(x, (unsigned)at, x->config.policy == SCOUT_PLUS ? "r_all" : "cost")))
+	int last = -1;
+
+	for (int at = (int)i; at >= 0; at--) {
+		if (explain_number(x, (unsigned)at, "theta") != theta)
+			continue;
+		if (!isnan(explain_known(x, (unsigned)at)))
 			return at;
-	return -1;
+		last = last < 0 ? at : last;
+	}
+	return last;
 }
 
 /* What it was like at a theta, in the window `at`. */
 static void explain_like(const struct explain *x, unsigned at)
 {
+	const char *which = x->config.policy == SCOUT_PLUS ? "r" : "cost";
 	char text[32];
 
-	if (x->config.policy == SCOUT_PLUS)
+	if (isnan(explain_known(x, at)))
+		printf("%s not known, sent %s, at step %.0f", which,
+			scout_log_bytes_text(explain_number(x, at, "bytes"), text), explain_number(x, at, "t"));
+	else if (x->config.policy == SCOUT_PLUS)
 		printf("r %.4f, sent %s, at step %.0f", explain_number(x, at, "r_all"),
 			scout_log_bytes_text(explain_number(x, at, "bytes"), text), explain_number(x, at, "t"));
 	else

@@ -164,6 +164,20 @@ def trials():
     check("averaged model, at sites" not in (FOLDER / "untried.svg").read_text(), "a legend of nothing")
 
 
+def here():
+    """explain marks the theta that a window was at, also where no window there has said what it is like"""
+    was, blank = {"theta": 1, "next": 2, "action": "loosens"}, {"theta": 2, "next": 2, "action": "falls back"}
+    for policy, nothing, like in (("scout+", {"r_all": None, "pull": 0.5}, "r not known"), ("hill", {"cost": None, "AL": None}, "cost not known")):
+        path = made("here", [was, {**blank, **nothing}, {**blank, **nothing}, {**blank, **nothing, "next": 1}, {**blank, "r_all": 0.25}], {}, policy=policy)
+        out = phub("explain", path, "--at", 40)[0]
+        holds(out, rf"theta 2 +{like}, sent 5\.0 KB, at step 40  <- was here\n", r"theta 5 +not tried\n", r"theta 1 .*  <- goes here\n")
+        told = lines(phub("explain", path, "--at", 20, "--json")[0])[0]["tried"]
+        check([(t["theta"], t["t"], t["r_all"] if policy == "scout+" else t["cost"]) for t in told] == [(1, 10, 0.5), (2, 20, None)], f"{told}")
+        check(like not in phub("explain", path, "--at", 50)[0], "what is known of a theta")
+        if policy == "scout+":
+            holds(out, "how sites align is not known; they pulled apart 0.5 times as much as the noise of a batch when that was last measured")
+
+
 def heat():
     """plot: r is by its logarithm, so that what is about 1/K can be told apart; the scale has 1/K marked, whatever K"""
     def colours(sites, rs):
@@ -414,4 +428,4 @@ def run_of_no_numbers():
 
 if __name__ == "__main__":
     os.environ["BUILD"] = str(rig.BUILD)
-    rig.run([gaps, cannot, fewer, not_known, spent, trials, heat, kinds_of_theta, thetas_that_overlap, to_the_end, texts_in_pictures, names_in_pictures, names_in_json, plot_that_cannot_be_written, plot_fails_early, seeds, run_was_killed, run_of_dgc, models_that_are_one, run_of_no_numbers])
+    rig.run([gaps, cannot, fewer, not_known, spent, trials, here, heat, kinds_of_theta, thetas_that_overlap, to_the_end, texts_in_pictures, names_in_pictures, names_in_json, plot_that_cannot_be_written, plot_fails_early, seeds, run_was_killed, run_of_dgc, models_that_are_one, run_of_no_numbers])
