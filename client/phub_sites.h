@@ -112,6 +112,10 @@ struct phub_scout_options {
 	 * From 0, the paper's mean, to below 0.5; 0 */
 	double trim;
 	double worth; /* PHUB_SCOUT_PLUS, not `gain`: of a unit of loss that a window saves, in `unit`; 0: by gain; 0 */
+	/* PHUB_SCOUT_PLUS: the model has tensors that are not trained (running statistics), or it is not known: what
+	 * the mean model loses beyond sites' own, even where they talk at each step, may be of these, and is evidence;
+	 * true; of a site it is as its tensors say. */
+	bool statistics;
 };
 
 /*

@@ -59,8 +59,11 @@ int course_init(struct phub_site *s, struct err *e)
 	if (s->scouted) {
 		uint64_t bytes = 0;
 
-		for (unsigned t = 0; t < s->config.tensor_count; t++)
+		s->scout_config.plus.statistics = false;
+		for (unsigned t = 0; t < s->config.tensor_count; t++) {
 			bytes += (uint64_t)s->tensors[t].elements * SITE_VALUE_BYTES;
+			s->scout_config.plus.statistics |= !s->tensors[t].trained;
+		}
 		if (s->scout_config.model_bytes == 0)
 			s->scout_config.model_bytes = bytes;
 		rc = scout_init(&s->scout, &s->scout_config, e);

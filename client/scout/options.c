@@ -60,7 +60,8 @@ void phub_scout_options_init(struct phub_scout_options *options)
 		.patience = c.patience,
 		.algorithm = PHUB_SITE_LOCAL,
 		.gain = c.plus.sigma,
-		.tries = c.plus.tries};
+		.tries = c.plus.tries,
+		.statistics = c.plus.statistics};
 }
 
 /* Arrays of the caller's that fit; the rest scout_init() looks at. */
@@ -212,6 +213,7 @@ int options_scout(const struct phub_scout_options *given, const enum site_algori
 	config->plus.sigma = own.gain;
 	config->plus.worth = own.worth;
 	config->plus.tries = own.tries;
+	config->plus.statistics = own.statistics;
 	rc = options_numbers(config->thetas, own.thetas, own.theta_count, SCOUT_THETAS_MAX, "thetas", e);
 	if (rc == 0)
 		rc = options_numbers(config->schedule, own.schedule, own.schedule_count, SCOUT_SCHEDULE_MAX,

@@ -79,7 +79,8 @@ void plus_defaults(struct plus_config *config)
 		.bytes_part = 0.02,
 		.work_part = 0.03,
 		.tries = 200,
-		.guard = 0.5};
+		.guard = 0.5,
+		.statistics = true};
 }
 
 static double plus_need_gaia(double theta)
@@ -474,7 +475,8 @@ static bool plus_weigh_trial(struct plus *p, const struct plus_config *c, const 
 
 	if (p->was > 0 || !isfinite(beyond) || !(chance > 0))
 		return false;
-	evidence_add(&p->apart_tight, beyond / (PLUS_CHANCE * chance), 2 / c->alpha);
+	if (c->statistics)
+		evidence_add(&p->apart_tight, beyond / (PLUS_CHANCE * chance), 2 / c->alpha);
 	p->beyond_tight = w->after - p->train;
 	p->tried_tight = w->tried;
 	return true;

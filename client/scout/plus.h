@@ -64,7 +64,10 @@
  * of what chance does (PLUS_CHANCE), both by the root of how many samples all sites have tried. When after two trials
  * or more the odds are a quarter, it is in doubt, and stays where sites talk at each step, for six windows at most,
  * until they are less, or 2 / alpha: that is certain, and told as above, until they are less than a quarter. Of `alpha`
- * the other half is for the samples. What loses less than a tenth of `guard` it never tells.
+ * the other half is for the samples. What loses less than a tenth of `guard` it never tells. Of a model all of which is
+ * trained (`statistics` false) that mean is the sites' own model where they talk at each step: there is nothing to add
+ * up, no doubt, and what loses more even there, beyond `guard`, is tried on other data, or in another way, than
+ * trained.
  */
 #ifndef PHUB_CLIENT_SCOUT_PLUS_H
 #define PHUB_CLIENT_SCOUT_PLUS_H
@@ -101,6 +104,7 @@ struct plus_config {
 	double work_part;    /* of computing, likewise */
 	uint32_t tries;      /* samples that a site tries its models on in a window, when there is work left */
 	double guard;        /* loss of the mean model beyond the sites' own that is no skew's; above 0 */
+	bool statistics;     /* the model has what is not trained, or it is not known */
 };
 
 /* What a window showed. NaN: it is not known. */
@@ -138,7 +142,7 @@ enum plus_cause {
 	PLUS_APART,      /* the mean model loses much more than sites' own */
 	PLUS_WAITS,      /* until trials at the tightest theta say whether it still does */
 	PLUS_DOUBTS,     /* it loses more even where sites talk at each step; waits until that is certain, or chance */
-	PLUS_NORM,       /* see above: no theta will mend it */
+	PLUS_NORM,       /* see above: no theta will mend it; or, without statistics, it is no matter of theta */
 };
 
 /* What the guard makes of the mean model. */

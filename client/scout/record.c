@@ -208,6 +208,8 @@ static void run_costs(struct line *l, const struct scout_config *c)
 		field_double(l, "gain", c->plus.sigma);
 		field_double(l, "worth", c->plus.worth);
 		field_whole(l, "tries", c->plus.tries);
+		field_name(l, "statistics");
+		line_put(l, c->plus.statistics ? "true" : "false");
 	}
 	if (c->price.unit == PRICE_BYTES)
 		return;

@@ -476,6 +476,12 @@ static void scout_say_mean(const struct scout *s, const struct plus_verdict *v, 
 			"the mean model's loss is more than the sites' own even where they talked at each step: tight "
 			"until that is certain (odds of %.2g, of %g) or was chance",
 			s->plus.apart_tight.odds, 2 / s->config.plus.alpha);
+	else if (!s->config.plus.statistics)
+		snprintf(to, room,
+			"the mean model's loss is %.2f more than the sites' own even where they talk at each step, and "
+			"nothing of it is untrained: evaluate() tries other data, or in another way, than is trained; "
+			"theta does not mend that",
+			v->beyond);
 	else
 		snprintf(to, room,
 			"the mean model's loss is %.2f more than the sites' own even where they talk at each step: "

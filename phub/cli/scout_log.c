@@ -745,5 +745,6 @@ int scout_log_config(const struct scout_log *log, struct scout_config *out, stru
 	out->patience = (unsigned)whole[3];
 	out->model_bytes = (uint64_t)whole[4];
 	out->plus.tries = (uint32_t)whole[5];
+	out->plus.statistics = !json_is_false(json_object_get(log->run, "statistics"));
 	return 0;
 }

@@ -247,6 +247,11 @@ static int train_room(struct train *t, struct err *e)
 }
 
 /* Of a run without a scout: as one whose theta is fixed. */
+static bool train_has_statistics(const struct train *t)
+{
+	return t->model.trained < t->model.elements;
+}
+
 static int train_tell_run(struct train *t, struct err *e)
 {
 	const struct skew_train_config *c = t->config;
@@ -261,6 +266,7 @@ static int train_tell_run(struct train *t, struct err *e)
 	if (c->scout)
 		scout = *c->scout;
 	scout.model_bytes = t->model.elements * sizeof(float);
+	scout.plus.statistics = train_has_statistics(t);
 	for (unsigned k = 0; k < c->split.sites; k++)
 		sites[k] = &t->sites[k].site;
 	return skew_log_begin(c->log,
@@ -278,6 +284,7 @@ static int train_open(struct train *t, struct err *e)
 		struct scout_config scout = *t->config->scout;
 
 		scout.model_bytes = t->model.elements * sizeof(float);
+		scout.plus.statistics = train_has_statistics(t);
 		if (train_is_plus(t))
 			rc = plus_needs(&scout.plus, t->config->algorithm, scout.thetas, scout.theta_count);
 		if (rc < 0)

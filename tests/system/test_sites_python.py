@@ -698,6 +698,33 @@ def test_without_samples(box):
     assert [share for share, _ in ended] == [0.5, 0.5, 0] and len({weights for _, weights in ended}) == 1
 
 
+def elsewhere(rank, norm, url):
+    """Its evaluate() is of data that are nowhere trained on."""
+    data = data_of(rank)
+    net = make_net(0, norm)
+    site = phub.torch.Site(net, url, algorithm="bsp", rank=rank, world=2, reproducible=True, scout={"policy": "scout+", "thetas": [1], "period": 10},
+                           evaluate=lambda model, draw, samples: (samples or 20, 0, 9.0 * (samples or 20)))  # fmt: skip
+    reasons = []
+    for step in range(120):
+        x, y = batch(data, step)
+        net.zero_grad()
+        loss = torch.nn.functional.cross_entropy(net(x), y)
+        loss.backward()
+        site.lost(loss.item(), len(y))
+        site.step(0.05)
+        reasons.append(site.decision.reason if site.decision and site.decision.action == "cannot" else "")
+    site.close()
+    return set(reasons)
+
+
+def test_statistics(box):
+    """What is tried on other data is taken for batch normalization where the model has some alone."""
+    for norm in (False, True):
+        told = " ".join(workers(2, elsewhere, norm, box.url(f"elsewhere{norm:d}"))[0])
+        assert "even where they talk at each step" in told and ("batch normalization" in told) == norm, told
+        assert ("nothing of it is untrained: evaluate() tries other data" in told) != norm, told
+
+
 def test_refused(box):
     def halves(rank):
         with raises(phub.Error, "contiguous and float32"):
@@ -761,4 +788,4 @@ def test_resumed(_):
 if __name__ == "__main__":
     sys.stdout.flush()
     rig.run([test_scout, test_average, test_disagree, test_newcomer, test_unheard, test_errors, test_logs, test_nested, test_leaves, test_as_sgd, test_in_racks, test_scouted, test_wanted, test_fails, test_strict, test_not_finite, test_warned,
-             test_without_samples, test_refused, test_resumed], rig.Box())
+             test_without_samples, test_statistics, test_refused, test_resumed], rig.Box())

@@ -45,6 +45,7 @@ static void rig_init(struct rig *r)
 	s->scout_config.first = 1;
 	s->scout_config.period = THETA;
 	assert_int_equal(course_init(s, &e), 0);
+	assert_false(s->scout.config.plus.statistics);
 	for (unsigned step = 0; step < THETA / 2; step++) {
 		window_keep(s);
 		assert_false(s->window.midway.kept);
@@ -210,6 +211,28 @@ static void test_losses_are_said_once(void **state)
 	rig_fini(&r);
 }
 
+/* All sites agree on what tensors say. */
+static void test_tensors_tell_of_statistics(void **state)
+{
+	struct err e = {0};
+	uint32_t before;
+	struct rig r;
+
+	(void)state;
+	rig_init(&r);
+	before = scout_fingerprint(&r.site.scout_config);
+	course_fini(&r.site);
+	r.tensor.trained = false;
+	r.site.scout_config.policy = SCOUT_PLUS;
+	assert_int_equal(course_init(&r.site, &e), 0);
+	assert_true(r.site.scout.config.plus.statistics);
+	assert_int_not_equal(scout_fingerprint(&r.site.scout_config), before);
+	before = scout_fingerprint(&r.site.scout_config);
+	r.site.scout_config.plus.statistics = false;
+	assert_int_not_equal(scout_fingerprint(&r.site.scout_config), before);
+	rig_fini(&r);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -219,6 +242,7 @@ int main(void)
 		cmocka_unit_test(test_what_is_damaged_is_not_taken),
 		cmocka_unit_test(test_no_numbers_that_count_as_zero),
 		cmocka_unit_test(test_losses_are_said_once),
+		cmocka_unit_test(test_tensors_tell_of_statistics),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -194,6 +194,31 @@ static void test_silent(void **state)
 		fail_msg("%u of 400 runs", told);
 }
 
+/* All of the model is trained: what is tried on other data loses as much more at each trial, and that is no doubt. */
+static void test_no_statistics(void **state)
+{
+	(void)state;
+	for (unsigned statistics = 0; statistics < 2; statistics++) {
+		unsigned doubts = 0, told = 0;
+		struct sites s;
+
+		chance_seed = 5;
+		sites_init(&s, 3, 3, THETAS);
+		s.config.statistics = statistics;
+		s.beyond = 0.2;
+		while (s.windows < 60) {
+			sites_turn(&s);
+			doubts += s.verdict.cause == PLUS_DOUBTS;
+			told += s.verdict.cause == PLUS_NORM;
+		}
+		assert_true((doubts > 0) == statistics && (statistics || told == 0) && s.index > 0);
+		s.beyond = 2; /* it is said once it is far, as ever */
+		for (told = 0; s.windows < 120; told += s.verdict.cause == PLUS_NORM)
+			sites_turn(&s);
+		assert_true(told > 0);
+	}
+}
+
 /* Of local SGD: in doubt it goes tight at once, and asks for few samples, until that is certain, which does not make it
  * any less loose. */
 static void test_doubts(void **state)
@@ -356,6 +381,7 @@ int main(void)
 		cmocka_unit_test(test_evidence_begins),
 		cmocka_unit_test(test_few_sites),
 		cmocka_unit_test(test_silent),
+		cmocka_unit_test(test_no_statistics),
 		cmocka_unit_test(test_doubts),
 		cmocka_unit_test(test_chance),
 		cmocka_unit_test(test_long),

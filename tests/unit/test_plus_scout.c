@@ -211,6 +211,42 @@ static void test_says_doubt(void **state)
 	assert_int_equal(scout_load(&twin, saved, sizeof(saved), &e), -EBADMSG);
 }
 
+/* Of a model all of which is trained it is another reason, and batch normalization none. */
+static void test_says_no_statistics(void **state)
+{
+	struct scout_report reports[SITES];
+	struct scout_decision d;
+	struct scout_config c;
+	struct scout scout;
+	unsigned told = 0;
+	struct err e;
+
+	(void)state;
+	scout_defaults(&c);
+	c.policy = SCOUT_PLUS;
+	memcpy(c.thetas, grid, sizeof(grid));
+	c.theta_count = THETAS;
+	c.model_bytes = MODEL;
+	assert_int_equal(plus_needs(&c.plus, SITE_LOCAL, grid, THETAS), 0);
+	c.plus.statistics = false;
+	assert_int_equal(scout_init(&scout, &c, &e), 0);
+	for (unsigned i = 0; i < 60; i++) {
+		for (unsigned k = 0; k < SITES; k++)
+			reports[k] = (struct scout_report){.bytes = (uint64_t)MODEL * c.period,
+				.trained = 1000,
+				.train = 0.5,
+				.tried = scout.tries,
+				.before = 1.8,
+				.after = 1.8};
+		scout_hear_all(&scout, 10, 10, 0.02, 1.0 / SITES, 0.1);
+		assert_int_equal(scout_observe(&scout, reports, SITES, &d), 0);
+		assert_null(strstr(d.reason, "normalization"));
+		told += strstr(d.reason,
+				"nothing of it is untrained: evaluate() tries other data, or in another way") != NULL;
+	}
+	assert_true(told > 0);
+}
+
 /* Trials where sites talked at each step are known a window later, when they may talk less: the first alarm says so. */
 static void test_doubts_later(void **state)
 {
@@ -363,6 +399,7 @@ int main(void)
 		cmocka_unit_test(test_scout),
 		cmocka_unit_test(test_says_all),
 		cmocka_unit_test(test_says_doubt),
+		cmocka_unit_test(test_says_no_statistics),
 		cmocka_unit_test(test_doubts_later),
 		cmocka_unit_test(test_floor),
 		cmocka_unit_test(test_says_worth),

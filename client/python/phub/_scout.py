@@ -60,6 +60,7 @@ class _ScoutOptions(ctypes.Structure):
         ("price_within", _D),
         ("trim", _D),
         ("worth", _D),
+        ("statistics", ctypes.c_bool),
     ]
 
 
