@@ -120,7 +120,7 @@ struct plus_window {
 	double train;       /* loss of sites' own models on their batches, the mean */
 	/* Loss of the mean model on the same samples, as the window before this one began, and as it ended: */
 	double before, after;
-	double trained, tried; /* samples of a site, the mean */
+	double trained, tried; /* samples of a site, the mean of those that have data and report */
 };
 
 enum plus_phase { PLUS_MEASURES = 0, PLUS_LOOSENS = 1, PLUS_STAYS = 2, PLUS_PROBES = 3 };

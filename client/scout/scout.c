@@ -413,17 +413,20 @@ static double scout_mean_loss(const struct scout *s, const struct scout_report *
 }
 
 /* Means over those sites that say something which can be true: before and after of the same ones, where enough know
- * both. Returns how many say something. */
+ * both. Samples are those of a site that trains, the mean: a silent one's, and one's without data, are none that could
+ * be paid for, and no fewer sites by weight. Returns how many say something. */
 static unsigned scout_gather(struct scout *s, const struct scout_report *reports, unsigned sites, unsigned asked)
 {
 	struct plus_window *now = &s->now;
 	const unsigned half = (asked + 1) / 2;
-	unsigned believed = 0;
+	unsigned believed = 0, with_data = 0;
 
+	for (unsigned i = 0; i < sites; i++)
+		with_data += scout_spoke(&reports[i]) && reports[i].unfit != SCOUT_IDLE;
 	now->trained = now->tried = 0;
 	for (unsigned i = 0; i < sites; i++) {
-		now->trained += (double)reports[i].trained / sites;
-		now->tried += (double)reports[i].tried / sites;
+		now->trained += (double)reports[i].trained / (with_data > 0 ? with_data : 1);
+		now->tried += (double)reports[i].tried / (with_data > 0 ? with_data : 1);
 		believed +=
 			!isnan(scout_loss(&reports[i], SCOUT_TRAIN)) || !isnan(scout_loss(&reports[i], SCOUT_AFTER));
 	}

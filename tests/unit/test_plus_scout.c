@@ -211,6 +211,36 @@ static void test_says_doubt(void **state)
 	assert_int_equal(scout_load(&twin, saved, sizeof(saved), &e), -EBADMSG);
 }
 
+/* Samples are those of a site that trains: who is silent, or has no data, makes them no fewer. */
+static void test_samples_of_who_trains(void **state)
+{
+	struct scout_report reports[SITES] = {{0}};
+	struct scout_decision d;
+	struct scout_config c;
+	struct scout scout;
+	struct err e;
+
+	(void)state;
+	scout_defaults(&c);
+	c.policy = SCOUT_PLUS;
+	memcpy(c.thetas, grid, sizeof(grid));
+	c.theta_count = THETAS;
+	c.model_bytes = MODEL;
+	assert_int_equal(plus_needs(&c.plus, SITE_LOCAL, grid, THETAS), 0);
+	assert_int_equal(scout_init(&scout, &c, &e), 0);
+	for (unsigned k = 0; k < 2; k++)
+		reports[k] =
+			(struct scout_report){.bytes = MODEL, .trained = 1000, .train = 0.5, .tried = 40, .after = 1};
+	reports[1].tried = 0; /* it cannot try models */
+	reports[2] = (struct scout_report){.bytes = MODEL, .unfit = SCOUT_IDLE};
+	scout_hear_all(&scout, 10, 10, 0.02, 1.0 / SITES, 0.1);
+	assert_int_equal(scout_observe(&scout, reports, SITES, &d), 0);
+	assert_true(d.seen.trained == 1000 && d.seen.tried == 20);
+	memset(reports, 0, sizeof(reports));
+	assert_int_equal(scout_observe(&scout, reports, SITES, &d), 0);
+	assert_true(d.seen.trained == 0 && d.seen.tried == 0);
+}
+
 /* Of a model all of which is trained it is another reason, and batch normalization none. */
 static void test_says_no_statistics(void **state)
 {
@@ -400,6 +430,7 @@ int main(void)
 		cmocka_unit_test(test_says_all),
 		cmocka_unit_test(test_says_doubt),
 		cmocka_unit_test(test_says_no_statistics),
+		cmocka_unit_test(test_samples_of_who_trains),
 		cmocka_unit_test(test_doubts_later),
 		cmocka_unit_test(test_floor),
 		cmocka_unit_test(test_says_worth),
