@@ -15,7 +15,7 @@ fresh() {
 	mkdir -p "$work/tree"/{phub/base,phub/control,phub/cli,transport,aggregation,client,topology,tests/unit,deploy/k8s}
 	local file
 	for file in phub/base/mem phub/chunk phub/control/job transport/wire topology/model aggregation/kernels \
-		aggregation/convert client/lane; do
+		aggregation/convert client/lane client/phub; do
 		echo "$licence" >"$work/tree/$file.h"
 	done
 }
