@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""What phub scout compare, explain and plot make of logs, by logs that are made up, so that each number is known."""
+"""What phub scout compare, explain and plot make of logs, by logs that are made up, so that each number is known; and what README says of them."""
 import json
 import os
 import re
@@ -426,6 +426,29 @@ def run_of_no_numbers():
     holds(phub("explain", made("lost", [{}] * 4, {"broken_since": 20}))[0], r"\nTake care: models are no numbers since step 20\.\n$")
 
 
+def readme():
+    """README: what it says that scouts tell is what they tell, the options that it shows are there, and its links lead somewhere"""
+    text = (rig.ROOT / "README.md").read_text()
+    source = re.sub(r'"\s*"', "", "".join(path.read_text() for path in sorted((rig.ROOT / "client/scout").glob("*.c"))))
+    told = re.findall(r"^\| \*(.+?)\*", text[text.index("**What does it tell me?**"):text.index("**Limits.**")], re.MULTILINE)
+    check(len(told) >= 8, f"{told}")
+    for words in told:
+        check(all(part in source for part in re.split(r"\b[A-Z]\b", words)), f"no scout says: {words}")
+    example = (rig.ROOT / "deploy/demo/sites.py").read_text()
+    shown = re.findall(r"^    (?:build/)?phub scout ([\w-]+)(.*?)(?: -- (.*?))?(?:  .*)?$", text, re.MULTILINE)
+    check(len(shown) >= 8, f"{shown}")
+    for command, own, others in shown:
+        usage = phub(command, "--help")[0]
+        check(all(option in usage for option in re.findall(r"--[a-z-]+", own)), f"phub scout {command} has not all of {own}")
+        check(all(f'"{option}"' in example for option in re.findall(r"--[a-z-]+", others)), f"sites.py has not all of {others}")
+    text = re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
+    places = {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in re.findall(r"^#+ (.*)$", text, re.MULTILINE)}
+    for place in re.findall(r"\]\(#([^)]*)\)", text):
+        check(place in places, f"no heading for #{place}")
+    for path in re.findall(r"\]\(([^)#:]*)\)", text):
+        check((rig.ROOT / path).exists(), f"no {path}")
+
+
 if __name__ == "__main__":
     os.environ["BUILD"] = str(rig.BUILD)
-    rig.run([gaps, cannot, fewer, not_known, spent, trials, here, heat, kinds_of_theta, thetas_that_overlap, to_the_end, texts_in_pictures, names_in_pictures, names_in_json, plot_that_cannot_be_written, plot_fails_early, seeds, run_was_killed, run_of_dgc, models_that_are_one, run_of_no_numbers])
+    rig.run([gaps, cannot, fewer, not_known, spent, trials, here, heat, kinds_of_theta, thetas_that_overlap, to_the_end, texts_in_pictures, names_in_pictures, names_in_json, plot_that_cannot_be_written, plot_fails_early, seeds, run_was_killed, run_of_dgc, models_that_are_one, run_of_no_numbers, readme])
