@@ -390,8 +390,11 @@ static unsigned plus_measure_anew(struct plus *p, struct plus_verdict *v)
 /* The interval of the difference is no wider than both. */
 static void plus_gain(const struct plus *p, const struct plus_config *c, struct plus_verdict *v)
 {
-	v->gain = p->probes.count && p->usual.count ? p->probes.mean - p->usual.mean : NAN;
-	v->radius = sequence_radius(&p->probes, c->alpha / 2, 16) + sequence_radius(&p->usual, c->alpha / 2, 64);
+	const double as_long = p->probed > 0 ? p->probed : 1;
+
+	v->gain = p->probes.count && p->usual.count ? as_long * (p->probes.mean - p->usual.mean) : NAN;
+	v->radius = as_long *
+		    (sequence_radius(&p->probes, c->alpha / 2, 16) + sequence_radius(&p->usual, c->alpha / 2, 64));
 }
 
 /* What the window before did to the mean model's loss; of a probe, is it certain by now? */
@@ -401,9 +404,10 @@ static void plus_learn(struct plus *p, const struct plus_config *c, const struct
 
 	if (!isfinite(fell) || !plus_compares(p) || (p->last != PLUS_STAYS && p->last != PLUS_PROBES))
 		return;
-	sequence_add(p->last == PLUS_PROBES ? &p->probes : &p->usual, fell);
+	sequence_add(p->last == PLUS_PROBES ? &p->probes : &p->usual, p->work > 0 ? fell / p->work : fell);
 	if (p->last != PLUS_PROBES)
 		return;
+	p->probed = p->work;
 	plus_gain(p, c, v);
 	if (v->gain - v->radius > least) {
 		p->ease /= 2;
@@ -570,6 +574,7 @@ unsigned plus_next(struct plus *p, const struct plus_config *c, const struct plu
 	p->last = phase;
 	p->was = index;
 	p->train = w->train;
+	p->work = w->trained > 0 ? w->trained : p->work;
 	v->pull = p->pull;
 	v->beyond = v->cause == PLUS_NORM && !isnan(p->beyond_tight) ? p->beyond_tight : p->beyond;
 	v->extra = p->extra;

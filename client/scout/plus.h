@@ -41,6 +41,14 @@
  * window and after it, on the same samples. Without losses in the reports, and without probes, theta
  * follows the pull alone.
  *
+ * What a probe is compared with is not what it would have been. A window at theta lasts until the first exchange after
+ * a period, theta steps or more, and lowers the loss for longer: so falls are taken by the samples that were trained on
+ * in the window, and told for as many as the probe had. What is left says "talking wastes" too often, and rarely more:
+ * a probe is one window in about 50 theta, and those at theta are of all the time since the last verdict, in whose
+ * beginning the loss fell faster; and what talking for one window leaves behind for those after it is not counted. To
+ * pair each probe with the windows just before and after it would end the first, and take twice as many probes until
+ * something is certain, where a run of thousands of steps has hardly one; the second no window shows.
+ *
  * Cost. The pull says how loose theta may be; looser is not always cheaper. Some of what a window costs is the same
  * whatever theta (`floor`): in seconds the latency of Gaia's exchanges, one at each step, and in seconds or money all
  * that sites within spend. Where a theta costs no more than PLUS_NEAR of that beyond it, none that is looser can be
@@ -166,6 +174,7 @@ struct plus {
 	enum plus_mean mean;
 	double beyond; /* loss of the mean model beyond sites' own, when it was tried last; NaN: it was not */
 	double train;  /* sites' own, in the window before; NaN: it is not known */
+	double work;   /* samples that a site trained on in the last window that tells; 0: none did */
 	struct evidence apart_tight; /* of trials where sites talk at each step; */
 	double beyond_tight;         /* as `beyond`, of the last of them; NaN: there was none; */
 	double tried_tight;          /* and its samples */
@@ -177,12 +186,15 @@ struct plus {
 	double rate;    /* that the series began with */
 	double rate_at; /* at which the pull was measured last */
 	struct watch alignment, moves, loss;
-	struct sequence usual, probes; /* what windows at theta, and those of probes, lowered the loss by */
-	double usually;                /* spent in the window before the last probe; NaN: there was none; */
-	double extra;                  /* and by that beyond it */
-	unsigned enough;               /* index beyond which no theta is cheaper; PLUS_THETAS_MAX: it is not known */
-	bool slowly;                   /* it loosens by one theta in this window */
-	double bytes, bytes_probe;     /* since it first settled */
+	/* What windows at theta, and those of probes, lowered the loss by, in each of `probed` samples; 1: by window.
+	 */
+	struct sequence usual, probes;
+	double probed;             /* samples of the last probe */
+	double usually;            /* spent in the window before the last probe; NaN: there was none; */
+	double extra;              /* and by that beyond it */
+	unsigned enough;           /* index beyond which no theta is cheaper; PLUS_THETAS_MAX: it is not known */
+	bool slowly;               /* it loosens by one theta in this window */
+	double bytes, bytes_probe; /* since it first settled */
 	double trained, tried;
 	double each;     /* samples of the last trial, where they were more than was asked for; 0: they were not */
 	uint32_t second; /* of the trial that is next, as it belongs to the last one; 0: none does */

@@ -10,7 +10,7 @@
 
 #include "phub/base/crc.h"
 
-enum { SAVED_VERSION = 6 };
+enum { SAVED_VERSION = 7 };
 
 /* The list goes over words that are written, or read. */
 struct saved {
@@ -100,6 +100,7 @@ static void saved_plus(struct saved *s, struct plus *p)
 	p->mean = (enum plus_mean)phase;
 	saved_number(s, &p->beyond);
 	saved_number(s, &p->train);
+	saved_number(s, &p->work);
 	saved_word(s, &p->apart_tight.count);
 	saved_number(s, &p->apart_tight.odds);
 	saved_number(s, &p->beyond_tight);
@@ -116,6 +117,7 @@ static void saved_plus(struct saved *s, struct plus *p)
 	saved_watch(s, &p->loss);
 	saved_sequence(s, &p->usual);
 	saved_sequence(s, &p->probes);
+	saved_number(s, &p->probed);
 	saved_number(s, &p->usually);
 	saved_number(s, &p->extra);
 	saved_whole(s, &p->enough);

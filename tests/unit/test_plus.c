@@ -116,6 +116,9 @@ struct world {
 	uint32_t tried; /* samples, for the latter */
 	unsigned turns;
 	unsigned batch; /* samples of a step */
+	double falls;   /* loss that a step lowers, */
+	double fell;    /* and all have */
+	unsigned lasts; /* times as long as a tight one is a window at any other theta; 0: as long */
 	unsigned each;  /* of a trial, whatever is asked for; 0: as asked */
 	unsigned steps; /* of all windows */
 	double bytes, bytes_probe;
@@ -145,8 +148,10 @@ static void world_show(struct world *w, struct plus_window *now)
 {
 	const double theta = grid[w->index], alone = w->pull / sqrt(theta);
 	const unsigned steps = plus_span(&w->plus, PERIOD);
+	const unsigned lasts = steps * (w->index > 0 && w->lasts > 0 ? w->lasts : 1);
 
 	w->steps += steps;
+	w->fell += w->falls * lasts;
 	*now = (struct plus_window){.exchanges = theta > steps ? 1 : (unsigned)(steps / theta),
 		.sites = SITES,
 		.rate = w->rate,
@@ -155,7 +160,7 @@ static void world_show(struct world *w, struct plus_window *now)
 		.train = NAN,
 		.before = NAN,
 		.after = NAN,
-		.trained = (double)w->batch * steps};
+		.trained = (double)w->batch * lasts};
 	now->floor = w->floor;
 	now->spent = w->floor + (w->over ? w->over[w->index] : w->price * MODEL * PERIOD / theta);
 	now->said = (1 + w->pull) * theta * now->exchanges * (w->moves > 0 ? w->moves : 1);
@@ -170,7 +175,7 @@ static void world_show(struct world *w, struct plus_window *now)
 /* After the window: what a loose one leaves behind a tight one makes good. */
 static void world_try(struct world *w, bool was_tight)
 {
-	w->level = was_tight ? 1 : 1 + w->waste;
+	w->level = (was_tight ? 1 : 1 + w->waste) - w->fell;
 	w->levels[0] = w->levels[1];
 	w->levels[1] = w->tells && w->verdict.tries > 0 ? w->level + 0.001 * normal() : NAN;
 	w->tried = w->verdict.tries;
@@ -458,6 +463,26 @@ static void test_probes(void **state)
 		assert_true(wasteful ? w.plus.ease == 0.5 : w.plus.ease == 1.25);
 		assert_true(wasteful ? w.index < at : w.index >= at);
 	}
+}
+
+/* A window at a theta that outlasts the period lowers the loss for longer, which is no gain of not talking. */
+static void test_probes_of_long_windows(void **state)
+{
+	struct world w;
+
+	(void)state;
+	chance_seed = 7;
+	world_init(&w, 2);
+	w.tells = true;
+	w.waste = 0.04;
+	w.falls = 0.001;
+	w.lasts = 2;
+	world_settle(&w);
+	w.config.bytes_part = 0.3;
+	for (unsigned i = 0; i < 30000 && w.verdict.cause != PLUS_GAINS && w.verdict.cause != PLUS_WASTES; i++)
+		world_turn(&w);
+	assert_int_equal(w.verdict.cause, PLUS_GAINS);
+	assert_true(fabs(w.verdict.gain - w.waste) < w.waste / 2 + 0.01);
 }
 
 /* By its worth, a loss of .1 in a window is more than what a probe costs, or less, and how much loss it is says
@@ -760,6 +785,7 @@ int main(void)
 		cmocka_unit_test(test_first_trials),
 		cmocka_unit_test(test_few_and_many),
 		cmocka_unit_test(test_probes),
+		cmocka_unit_test(test_probes_of_long_windows),
 		cmocka_unit_test(test_worth),
 		cmocka_unit_test(test_near),
 		cmocka_unit_test(test_near_local),
