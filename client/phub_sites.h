@@ -301,9 +301,9 @@ PHUB_API int phub_site_open(phub_t *p, const struct phub_site_options *options, 
 
 /*
  * Names the next tensor: `elements` weights, which are the caller's, stay where they are, and are written only by the
- * calls below. What is not `trained` has no gradients (running statistics: the model writes them): PHUB_SITE_LOCAL
- * averages it, with the others it stays at its site. Returns its index: 0, 1, ... Errors are phub_key()'s; -EINVAL:
- * there is a site within, whose tensors it has.
+ * calls below. What is not `trained` has no gradients (what is frozen; running statistics, which the model writes):
+ * PHUB_SITE_LOCAL averages it, with the others it stays at its site. Returns its index: 0, 1, ... Errors are
+ * phub_key()'s; -EINVAL: there is a site within, whose tensors it has.
  */
 PHUB_API int phub_site_tensor(phub_site_t *site, const char *name, float *weights, uint32_t elements, bool trained);
 

@@ -188,7 +188,8 @@ int phub_site_tensor(phub_site_t *s, const char *name, float *weights, uint32_t 
 			sites_who(s), name ? name : "");
 	if (s->at_box && !trained)
 		return err_set(e, -ENOTSUP,
-			"%s: tensor '%.100s' has no gradients, and the box's optimizer takes nothing else",
+			"%s: tensor '%.100s' has no gradients, and the box's optimizer takes nothing else; "
+			"PHUB_OUTER_NESTEROV is its step at each site",
 			sites_who(s), name ? name : "");
 	if (s->config.tensor_count == SITE_TENSORS_MAX)
 		return err_set(e, -EINVAL, "%s: a site has at most %u tensors", sites_who(s), SITE_TENSORS_MAX);

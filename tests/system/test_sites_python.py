@@ -434,6 +434,27 @@ def test_as_sgd(box):
     assert len(set(workers(WORLD, as_sgd, box))) == 1
 
 
+def frozen(rank, box, algorithm):
+    """What is not trained begins with rank 0's weights too, and stays those: else the mean model is of no one network."""
+    net, first = make_net(rank, False), make_net(0, False)
+    net[0].requires_grad_(False)
+    site = phub.torch.Site(net, box.url(f"frozen-{algorithm}"), algorithm=algorithm, theta={"local": 2, "gaia": 0}.get(algorithm), weight_decay=0.01,
+                           rank=rank, world=WORLD)
+    for step in range(6):
+        x, y = batch(data_of(rank), step)
+        net.zero_grad()
+        torch.nn.functional.cross_entropy(net(x), y).backward()
+        site.step(0.1)
+    site.close()
+    assert bytes_of(net[0]) == bytes_of(first[0]) and bytes_of(net[3]) != bytes_of(first[3])
+    return bytes_of(net) if algorithm != "gaia" else None  # whose sites differ by what was not significant
+
+
+def test_frozen(box):
+    for algorithm in ("bsp", "gaia", "local"):
+        assert len(set(workers(WORLD, frozen, box, algorithm))) == 1, algorithm
+
+
 def in_racks(rank, box):
     """Two racks of two: tight inside, loose across; torch computes the same."""
     net, nets = make_net(rank, False), [make_net(0, False) for _ in range(4)]
@@ -787,5 +808,5 @@ def test_resumed(_):
 
 if __name__ == "__main__":
     sys.stdout.flush()
-    rig.run([test_scout, test_average, test_disagree, test_newcomer, test_unheard, test_errors, test_logs, test_nested, test_leaves, test_as_sgd, test_in_racks, test_scouted, test_wanted, test_fails, test_strict, test_not_finite, test_warned,
+    rig.run([test_scout, test_average, test_disagree, test_newcomer, test_unheard, test_errors, test_logs, test_nested, test_leaves, test_as_sgd, test_frozen, test_in_racks, test_scouted, test_wanted, test_fails, test_strict, test_not_finite, test_warned,
              test_without_samples, test_statistics, test_refused, test_resumed], rig.Box())

@@ -53,9 +53,12 @@ class Site:
     running statistics are the mean of the sites'. Options are those of phub.Site and
     phub.connect(), rank and world as in DistributedOptimizer.
 
-    The constructor is collective: all begin with rank 0's weights. Parameters that require gradients are trained; buffers
-    (running statistics) of floats go with the model where the algorithm averages weights, and where it travels; others
-    are each site's own. With scout+ over bsp and gaia sites show each other theirs where the mean model is to be tried.
+    The constructor is collective: all begin with rank 0's weights, frozen ones and buffers too. Parameters that require
+    gradients then are trained. Those that do not (frozen), and buffers (running statistics), go with the model where the
+    algorithm averages weights (local: 4 bytes an element in each exchange), and where it travels; with the others they
+    stay as they are at their site, and with scout+ sites show each other theirs where the mean model is to be tried. What
+    is frozen stays rank 0's, bit for bit, where nobody writes to it, as who comes later gets it. What is not of floats is
+    each site's own. outer="box" takes a model without either.
 
     `within`: options of a site inside of this one, at a job of its own that is its box's alone (phub_sites.h: sites in sites):
     within=dict(url="phub://box/rack", rank=r, world=n, algorithm="local", theta=1) talks tightly in a rack, and this one, with
@@ -104,8 +107,8 @@ class Site:
         self._unheard: Optional[int] = 0 if policy == "scout+" and evaluate else None
 
     def _named(self) -> List[Tuple[str, torch.Tensor, bool]]:
-        """What is exchanged: trained parameters, then buffers of floats."""
-        found = [(n, p, True) for n, p in self.model.named_parameters() if p.requires_grad and p.numel() > 0]
+        """What is exchanged: parameters, those trained that require gradients, then buffers, of floats."""
+        found = [(n, p, p.requires_grad) for n, p in self.model.named_parameters() if p.is_floating_point() and p.numel() > 0]
         found += [(n, b, False) for n, b in self.model.named_buffers() if b.is_floating_point() and b.numel() > 0]
         for name, tensor, _ in found:
             check_place(tensor, name)
@@ -172,7 +175,7 @@ class Site:
             gradient = torch.zeros_like(tensor) if tensor.grad is None else tensor.grad.to_dense() if tensor.grad.is_sparse else tensor.grad
             held.append(gradient.detach().contiguous())
             gradients.append(held[-1].data_ptr())
-        if all(tensor.grad is None for tensor, _ in self._tensors):
+        if all(tensor.grad is None for tensor, trained in self._tensors if trained):
             gradients = None
         if self._unheard is not None:
             self._unheard += 1
