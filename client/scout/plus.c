@@ -300,11 +300,12 @@ static bool plus_rates_differ(double a, double b)
 	return a != b && !(a > 0 && b > 0 && a < b * PLUS_ALIKE && b < a * PLUS_ALIKE);
 }
 
-/* Does one of the series leave its level? Sites move by the rate, which may fall a little in each window. */
-static bool plus_drifts(struct plus *p, const struct plus_config *c, const struct plus_window *w, double r)
+/* Which of the series leaves its level, if one does? Sites move by the rate, which may fall a little in each window. */
+static enum plus_series plus_drifts(
+	struct plus *p, const struct plus_config *c, const struct plus_window *w, struct plus_verdict *v)
 {
-	const double rate = w->rate > 0 ? w->rate : 1;
-	bool drifts = false;
+	const double rate = w->rate > 0 ? w->rate : 1, moves = w->said / w->exchanges / (rate * rate);
+	enum watch_alarm alignment = WATCH_QUIET, moved = WATCH_QUIET, lost = WATCH_QUIET;
 
 	if (plus_rates_differ(w->rate, p->rate)) {
 		p->alignment = p->moves = p->loss = (struct watch){0};
@@ -313,18 +314,27 @@ static bool plus_drifts(struct plus *p, const struct plus_config *c, const struc
 	}
 	if (p->calm > 0) {
 		p->calm--;
-		return false;
+		return PLUS_NONE;
 	}
-	if (r > 0) {
-		drifts |= watch_add(&p->alignment, exact_log(r), c->slack, c->bound) != WATCH_QUIET;
-		drifts |= watch_add(&p->moves, exact_log(w->said / w->exchanges / (rate * rate)), c->slack_moves,
-				  c->bound) != WATCH_QUIET;
+	if (v->r > 0) {
+		alignment = watch_add(&p->alignment, exact_log(v->r), c->slack, c->bound);
+		moved = watch_add(&p->moves, exact_log(moves), c->slack_moves, c->bound);
 	}
 	if (!plus_compares(p))
 		p->loss = (struct watch){0};
 	if (w->after > 0 && isfinite(w->after))
-		drifts |= watch_add(&p->loss, exact_log(w->after), c->slack, c->bound) == WATCH_RISEN;
-	return drifts;
+		lost = watch_add(&p->loss, exact_log(w->after), c->slack, c->bound);
+	if (alignment != WATCH_QUIET)
+		return PLUS_ALIGNMENT;
+	if (moved == WATCH_RISEN)
+		return PLUS_MOVES;
+	return lost == WATCH_RISEN ? PLUS_LOSS : PLUS_NONE;
+}
+
+/* Are sites others than those whose pull was measured, by so much that r alone would look like drift? */
+static bool plus_sites_differ(const struct plus *p, const struct plus_config *c, const struct plus_window *w)
+{
+	return p->measured > 0 && fabs(exact_log(w->sites / p->sites)) > c->slack / 2;
 }
 
 /* ---- phases: each returns the index that is next ---- */
@@ -378,9 +388,9 @@ static unsigned plus_measure(struct plus *p, const struct plus_config *c, const 
 	return plus_go(p, 0, v, PLUS_MEASURED);
 }
 
-static unsigned plus_measure_anew(struct plus *p, struct plus_verdict *v)
+static unsigned plus_measure_anew(struct plus *p, struct plus_verdict *v, enum plus_cause cause)
 {
-	v->cause = PLUS_DRIFTED;
+	v->cause = cause;
 	p->measured = 0;
 	p->usual = p->probes = (struct sequence){0};
 	plus_enter(p, PLUS_MEASURES);
@@ -442,8 +452,9 @@ static unsigned plus_probe(struct plus *p, const struct plus_config *c, const st
 static unsigned plus_stay(struct plus *p, const struct plus_config *c, const struct plus_window *w, double r,
 	unsigned index, unsigned count, struct plus_verdict *v)
 {
-	if (plus_drifts(p, c, w, r))
-		return plus_measure_anew(p, v);
+	v->drifts = plus_drifts(p, c, w, v);
+	if (v->drifts != PLUS_NONE)
+		return plus_measure_anew(p, v, PLUS_DRIFTED);
 	if (plus_allowed(p, c, w->rate, count) != p->target) {
 		p->target = plus_allowed(p, c, w->rate, count);
 		return plus_go(p, index, v, PLUS_SLOWER);
@@ -526,7 +537,7 @@ static unsigned plus_part(struct plus *p, enum plus_mean before, struct plus_ver
 {
 	if (before == PLUS_SOUND) {
 		p->ease /= p->mean == PLUS_SUSPECT ? 2 : 1;
-		plus_measure_anew(p, v);
+		plus_measure_anew(p, v, PLUS_APART);
 	}
 	v->cause = before == PLUS_SOUND ? PLUS_APART : PLUS_WAITS;
 	if (p->mean == PLUS_DOUBTFUL)
@@ -554,7 +565,9 @@ unsigned plus_next(struct plus *p, const struct plus_config *c, const struct plu
 	} else if (w->exchanges > 0) {
 		p->blind = 0;
 		plus_weigh(p, c, w, index, count);
-		if (p->phase == PLUS_MEASURES)
+		if (plus_sites_differ(p, c, w))
+			next = plus_measure_anew(p, v, PLUS_OTHERS);
+		else if (p->phase == PLUS_MEASURES)
 			next = plus_measure(p, c, w, r, count, v);
 		else if (p->phase == PLUS_LOOSENS)
 			next = plus_go(p, index, v, PLUS_ON_ITS_WAY);

@@ -24,11 +24,13 @@
  * are of another theta before, and the gradients of a model that knows nothing say little; the next `settle` are. Then
  * it loosens as far as the pull allows, in each window by half of the thetas that are left (LOOSENS), and stays
  * (STAYS). There, when models have had two windows to settle, three series are watched by Page and Hinkley's test:
- * log r, the log of what sites move in an exchange, and that of the mean model's loss. When one has left its level,
- * data have drifted: theta is the tightest at once, and it measures anew. A rate of learning that changes is no drift:
- * what sites move is taken by it, and series begin anew where it is half or twice what it was. But where models drift
- * by what they step (`by_rate`), they drift less by a lower rate, and theta may be looser by the root of how far it has
- * fallen since the pull was measured.
+ * log r, the log of what sites move in an exchange, and that of the mean model's loss. When r has left its level, or
+ * one of the others has risen from it (they fall as training goes on), data have drifted: theta is the tightest at
+ * once, and it measures anew. So it does when sites are others: r is by how many they are, and who comes or is lost
+ * takes data along that nobody has measured. A rate of learning that changes is no drift: what sites move is taken by
+ * it, and series begin anew where it is half or twice what it was. But where models drift by what they step
+ * (`by_rate`), they drift less by a lower rate, and theta may be looser by the root of how far it has fallen since the
+ * pull was measured.
  *
  * Probes. While it stays it goes tight for a window now and then (PROBES): the pull is measured again, and the loss of
  * the mean model before and after, on the same samples, is beside that of the windows at theta: what all sites would
@@ -141,7 +143,8 @@ enum plus_cause {
 	PLUS_SLOWER,     /* another rate of learning allows this */
 	PLUS_CHEAPER,    /* what it has cost says that a looser theta is cheaper, or that none is */
 	PLUS_THERE,      /* nothing has changed */
-	PLUS_DRIFTED,    /* a series has left its level */
+	PLUS_DRIFTED,    /* a series has left its level: see `drifts` */
+	PLUS_OTHERS,     /* sites have come, or are lost, or weigh otherwise, since the pull was measured */
 	PLUS_GAINS,      /* a probe, or several, say that talking more is worth it */
 	PLUS_WASTES,     /* that it is not */
 	PLUS_PROBE,      /* a probe begins */
@@ -152,6 +155,9 @@ enum plus_cause {
 	PLUS_DOUBTS,     /* it loses more even where sites talk at each step; waits until that is certain, or chance */
 	PLUS_NORM,       /* see above: no theta will mend it; or, without statistics, it is no matter of theta */
 };
+
+/* What is watched, see above. */
+enum plus_series { PLUS_NONE = 0, PLUS_ALIGNMENT, PLUS_MOVES, PLUS_LOSS };
 
 /* What the guard makes of the mean model. */
 enum plus_mean { PLUS_SOUND = 0, PLUS_SUSPECT = 1, PLUS_HOPELESS = 2, PLUS_DOUBTFUL = 3 };
@@ -203,6 +209,7 @@ struct plus {
 /* What plus_next() says beside the index. */
 struct plus_verdict {
 	enum plus_cause cause;
+	enum plus_series drifts; /* of PLUS_DRIFTED: which */
 	double r, pull;
 	double beyond;       /* as in struct plus; of PLUS_NORM that where sites talk at each step */
 	double gain, radius; /* of probes beyond the usual; NaN, infinite: not known */

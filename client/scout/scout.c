@@ -500,6 +500,11 @@ static void scout_say_all(struct scout_decision *d)
 	snprintf(d->reason + used, sizeof(d->reason) - used, "; it sends what BSP does");
 }
 
+static const char *const scout_left[] = {[PLUS_NONE] = "nothing has left its level",
+	[PLUS_ALIGNMENT] = "r has left its level",
+	[PLUS_MOVES] = "what sites move in an exchange has risen from its level",
+	[PLUS_LOSS] = "what the mean model loses has risen from its level"};
+
 static void scout_say_why(const struct scout *s, const struct plus_verdict *v, struct scout_decision *d)
 {
 	const struct plus *p = &s->plus;
@@ -529,9 +534,13 @@ static void scout_say_why(const struct scout *s, const struct plus_verdict *v, s
 			p->pull);
 		break;
 	case PLUS_DRIFTED:
+		snprintf(to, room, "%s: data have drifted, and it measures anew", scout_left[v->drifts]);
+		break;
+	case PLUS_OTHERS:
 		snprintf(to, room,
-			"what sites move, how it aligns, or what the mean model loses has left its level: data "
-			"have drifted, and it measures anew");
+			"sites are others than those whose pull was measured (they weigh as %.3g that are alike, "
+			"now as %.3g): it measures anew",
+			p->sites, s->now.sites);
 		break;
 	case PLUS_GAINS:
 	case PLUS_WASTES:

@@ -186,7 +186,7 @@ uint32_t scout_fingerprint(const struct scout_config *config);
 enum {
 	SCOUT_SAVED_HEAD = 7,  /* the version, and where the search is */
 	SCOUT_SAVED_THETA = 2, /* of each of the grid: when it was tried, and what it cost */
-	SCOUT_SAVED_PLUS = 56, /* struct plus */
+	SCOUT_SAVED_PLUS = 62, /* struct plus */
 	SCOUT_SAVED_NOW = 6,   /* what the window has shown so far */
 	SCOUT_SAVED_CHECK = 1, /* the CRC */
 	SCOUT_SAVED_WORDS = SCOUT_SAVED_HEAD + SCOUT_SAVED_THETA * SCOUT_THETAS_MAX + SCOUT_SAVED_PLUS +

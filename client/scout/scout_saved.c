@@ -66,6 +66,8 @@ static void saved_watch(struct saved *s, struct watch *w)
 	saved_number(s, &w->mean);
 	saved_number(s, &w->up);
 	saved_number(s, &w->down);
+	saved_number(s, &w->last);
+	saved_number(s, &w->spread);
 }
 
 static void saved_sequence(struct saved *s, struct sequence *q)

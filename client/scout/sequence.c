@@ -5,6 +5,7 @@
 #include "client/scout/sequence.h"
 
 #include <math.h>
+#include <stdbool.h>
 
 static const double ln2 = 0.693147180559945309;
 
@@ -90,13 +91,27 @@ void evidence_add(struct evidence *evidence, double x, double enough)
 	evidence->odds = fmin(enough, (evidence->odds + begins) * exact_exp(fmin(x, EVIDENCE_MOST) - 0.5));
 }
 
+/* Of `count` numbers the mean is that of all of them, at first. */
+static double watch_part(uint64_t count)
+{
+	return 1.0 / (double)(count < WATCH_MEMORY ? count : WATCH_MEMORY);
+}
+
 enum watch_alarm watch_add(struct watch *w, double x, double slack, double bound)
 {
+	const bool known = w->count >= WATCH_KNOWN;
+	const double deviation = known ? sqrt(w->spread) : 0, most = WATCH_ODD * fmax(w->spread, slack * slack);
+	const double step = x - w->last, square = step * step / 2;
 	double beyond;
 
+	if (w->count > 0)
+		w->spread += ((known ? fmin(square, most) : square) - w->spread) * watch_part(w->count);
+	w->last = x;
 	w->count++;
-	w->mean += (x - w->mean) / (double)w->count;
+	w->mean += (x - w->mean) * watch_part(w->count);
 	beyond = x - w->mean;
+	slack = fmax(slack, deviation);
+	bound = fmax(bound, WATCH_FAR * deviation);
 	w->up = fmax(0, w->up + beyond - slack);
 	w->down = fmax(0, w->down - beyond - slack);
 	if (w->up > bound)

@@ -56,14 +56,23 @@ struct evidence {
 void evidence_add(struct evidence *evidence, double x, double enough);
 
 /*
- * Page and Hinkley's test, to both sides: has a series left the level that it had? Each number less the mean so far is
- * added up, less `slack`; what that has risen from its least by more than `bound` raises the alarm. In units of the
- * series. All zeros: nothing yet.
+ * Page and Hinkley's test, to both sides: has a series left the level that it had? Each number less its mean is added
+ * up, less `slack`; what that has risen from its least by more than `bound` raises the alarm. In units of the series.
+ * The mean is that of WATCH_MEMORY numbers or so, for a level may change slowly: that is no alarm. And of a series
+ * whose numbers differ from one to the next `slack` is their deviation at least, and `bound` WATCH_FAR of it, so that
+ * chance raises one in some ten thousand numbers. All zeros: nothing yet.
  */
 struct watch {
 	uint64_t count;
 	double mean, up, down;
+	double last, spread; /* the number before; and half of the squares of differences, their mean */
 };
+
+#define WATCH_MEMORY 16
+#define WATCH_KNOWN  4 /* numbers before which the deviation is not known, and counts as 0 */
+#define WATCH_FAR    5.0
+#define WATCH_ODD \
+	9.0 /* a square counts as so many times their mean at most, or slack's: so a jump does not hide itself */
 
 enum watch_alarm { WATCH_QUIET = 0, WATCH_RISEN = 1, WATCH_FALLEN = 2 };
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * scout+ in worlds whose pull is known: where it goes, how soon it sees that they have changed, what it spends on
- * probes, and what it makes of numbers that cannot be true; and the statistics that it stands on.
+ * probes, and what it makes of numbers that cannot be true.
  */
 #include <errno.h>
 #include <math.h>
@@ -21,80 +21,6 @@ static const double grid[] = {1, 2, 5, 10, 20, 50, 100};
 
 #define THETAS (sizeof(grid) / sizeof(grid[0]))
 
-/* ---- statistics ---- */
-
-static void test_exact(void **state)
-{
-	(void)state;
-	for (double x = -699; x < 700; x += 0.7310) {
-		if (fabs(exact_exp(x) / exp(x) - 1) > 1e-12)
-			fail_msg("e^%g: %.17g", x, exact_exp(x));
-	}
-	for (double x = 1e-300; x < 1e300; x *= 1.73) {
-		if (fabs(exact_log(x) - log(x)) > 1e-12 * fmax(1, fabs(log(x))))
-			fail_msg("log %g: %.17g", x, exact_log(x));
-	}
-	assert_true(exact_exp(-701) == 0 && isinf(exact_exp(701)) && isnan(exact_exp(NAN)));
-	assert_true(isinf(exact_log(0)) && isnan(exact_log(-1)) && isnan(exact_log(NAN)) && isinf(exact_log(INFINITY)));
-}
-
-static void test_sequence(void **state)
-{
-	struct sequence s = {0};
-
-	(void)state;
-	assert_true(isinf(sequence_deviation(&s)));
-	sequence_add(&s, 2);
-	assert_true(isinf(sequence_deviation(&s)) && isinf(sequence_radius(&s, 0.05, 16)));
-	sequence_add(&s, 4);
-	sequence_add(&s, 9);
-	assert_true(s.mean == 5 && fabs(sequence_deviation(&s) - sqrt(13)) < 1e-12);
-	assert_true(isinf(sequence_radius(&s, 0.05, 16)));
-	sequence_add(&s, 5);
-	assert_true(isfinite(sequence_radius(&s, 0.05, 16)));
-}
-
-/* Looked at after each of 500 numbers, the interval leaves out the true mean in no more than about alpha of 1,000 runs,
- * and is not wide for nothing: three times what one look would need. */
-static void test_coverage(void **state)
-{
-	unsigned left_out = 0;
-
-	(void)state;
-	chance_seed = 1;
-	for (unsigned run = 0; run < 1000; run++) {
-		struct sequence s = {0};
-		bool out = false;
-
-		for (unsigned i = 0; i < 500; i++) {
-			sequence_add(&s, 0.3 + normal());
-			out |= i >= 30 && fabs(s.mean - 0.3) > sequence_radius(&s, 0.05, 64);
-		}
-		left_out += out;
-		assert_true(sequence_radius(&s, 0.05, 64) < 3 * 1.96 / sqrt(500));
-	}
-	if (left_out > 60)
-		fail_msg("the mean was left out in %u of 1000 runs", left_out);
-}
-
-static void test_watch(void **state)
-{
-	(void)state;
-	chance_seed = 2;
-	for (unsigned run = 0; run < 100; run++) {
-		struct watch w = {0};
-		unsigned after = 0;
-
-		for (unsigned i = 0; i < 300; i++)
-			if (watch_add(&w, 3 + 0.1 * normal(), 0.1, 0.7) != WATCH_QUIET)
-				fail_msg("run %u: an alarm after %u numbers", run, i);
-		while (watch_add(&w, (run & 1 ? 3.5 : 2.5) + 0.1 * normal(), 0.1, 0.7) == WATCH_QUIET)
-			after++;
-		assert_true(after < 5);
-		assert_int_equal(watch_add(&w, run & 1 ? 3.5 : 2.5, 0.1, 0.7), run & 1 ? WATCH_RISEN : WATCH_FALLEN);
-	}
-}
-
 /* ---- a world ---- */
 
 struct world {
@@ -104,6 +30,7 @@ struct world {
 	double pull;  /* the true one */
 	double noise; /* of log r */
 	double rate;
+	double sites;       /* how many there are; 0: SITES */
 	double moves;       /* factor to how far sites move; 0: 1 */
 	double waste;       /* loss that a window at any but the tightest theta leaves behind */
 	double price;       /* of a byte */
@@ -146,14 +73,14 @@ static double felt(const struct world *w, double pull)
 /* As gradients and noise are: r falls short of 1 / K by the pull, and less so the longer sites go alone. */
 static void world_show(struct world *w, struct plus_window *now)
 {
-	const double theta = grid[w->index], alone = w->pull / sqrt(theta);
+	const double theta = grid[w->index], alone = w->pull / sqrt(theta), sites = w->sites > 0 ? w->sites : SITES;
 	const unsigned steps = plus_span(&w->plus, PERIOD);
 	const unsigned lasts = steps * (w->index > 0 && w->lasts > 0 ? w->lasts : 1);
 
 	w->steps += steps;
 	w->fell += w->falls * lasts;
 	*now = (struct plus_window){.exchanges = theta > steps ? 1 : (unsigned)(steps / theta),
-		.sites = SITES,
+		.sites = sites,
 		.rate = w->rate,
 		.bytes = MODEL * steps / theta,
 		.bytes_bsp = MODEL * steps,
@@ -164,7 +91,7 @@ static void world_show(struct world *w, struct plus_window *now)
 	now->floor = w->floor;
 	now->spent = w->floor + (w->over ? w->over[w->index] : w->price * MODEL * PERIOD / theta);
 	now->said = (1 + w->pull) * theta * now->exchanges * (w->moves > 0 ? w->moves : 1);
-	now->heard = now->said / (SITES * (1 + alone)) * exp(w->noise * normal());
+	now->heard = now->said / (sites * (1 + alone)) * exp(w->noise * normal());
 	if (!w->tells)
 		return;
 	now->before = w->levels[0];
@@ -322,6 +249,53 @@ static void test_drift(void **state)
 		assert_true(w.config.need[w.index] * felt(&w, to) <= 1.3);
 		assert_true(w.index + 2 >= THETAS || w.config.need[w.index + 2] * felt(&w, to) > 1);
 	}
+}
+
+/* Sites that come, or are lost, are others, and no drift: r is by how many they are. It measures them anew at once, and
+ * that all are alike it finds again. One of many, which hardly weighs, is no reason. */
+static void test_others(void **state)
+{
+	(void)state;
+	for (unsigned run = 0; run < 2; run++) {
+		struct world w;
+		unsigned at;
+
+		world_init(&w, 1);
+		w.config.bytes_part = 0;
+		at = world_settle(&w);
+		w.sites = SITES * 0.97;
+		assert_int_equal(world_turn(&w), at);
+		w.sites = run == 0 ? SITES - 1 : SITES + 1;
+		assert_int_equal(world_turn(&w), 0);
+		assert_int_equal(w.verdict.cause, PLUS_OTHERS);
+		for (unsigned i = 0; i < 60; i++) {
+			world_turn(&w);
+			assert_true(w.verdict.cause != PLUS_DRIFTED && w.verdict.cause != PLUS_OTHERS);
+		}
+		assert_true(fabs(w.plus.pull - 1) < 1e-9);
+	}
+}
+
+/* As training goes on sites move less at the same rate: that is no drift; more is. Which series it was is said. */
+static void test_moves(void **state)
+{
+	struct world w;
+	unsigned at;
+
+	(void)state;
+	world_init(&w, 20);
+	w.config.bytes_part = 0;
+	at = world_settle(&w);
+	w.moves = 1;
+	for (unsigned i = 0; i < 60; i++) {
+		w.moves *= 0.98;
+		assert_int_equal(world_turn(&w), at);
+	}
+	w.moves *= 4;
+	while (world_turn(&w) == at)
+		assert_int_equal(w.verdict.drifts, PLUS_NONE);
+	assert_int_equal(w.verdict.cause, PLUS_DRIFTED);
+	assert_int_equal(w.verdict.drifts, PLUS_MOVES);
 }
 
 /* What Gaia keeps back fills up, as it was measured (plus.c): that is no drift. In local SGD twice as much is, on the
@@ -771,15 +745,13 @@ static void test_limits(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_exact),
-		cmocka_unit_test(test_sequence),
-		cmocka_unit_test(test_coverage),
-		cmocka_unit_test(test_watch),
 		cmocka_unit_test(test_settles),
 		cmocka_unit_test(test_course),
 		cmocka_unit_test(test_long_windows),
 		cmocka_unit_test(test_rate),
 		cmocka_unit_test(test_drift),
+		cmocka_unit_test(test_others),
+		cmocka_unit_test(test_moves),
 		cmocka_unit_test(test_fills),
 		cmocka_unit_test(test_budgets),
 		cmocka_unit_test(test_first_trials),

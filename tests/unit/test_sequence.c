@@ -1,0 +1,121 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The statistics that scout+ stands on: what intervals leave out, and when watches raise an alarm.
+ */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "client/scout/sequence.h"
+#include "tests/unit/chance.h"
+
+static void test_exact(void **state)
+{
+	(void)state;
+	for (double x = -699; x < 700; x += 0.7310) {
+		if (fabs(exact_exp(x) / exp(x) - 1) > 1e-12)
+			fail_msg("e^%g: %.17g", x, exact_exp(x));
+	}
+	for (double x = 1e-300; x < 1e300; x *= 1.73) {
+		if (fabs(exact_log(x) - log(x)) > 1e-12 * fmax(1, fabs(log(x))))
+			fail_msg("log %g: %.17g", x, exact_log(x));
+	}
+	assert_true(exact_exp(-701) == 0 && isinf(exact_exp(701)) && isnan(exact_exp(NAN)));
+	assert_true(isinf(exact_log(0)) && isnan(exact_log(-1)) && isnan(exact_log(NAN)) && isinf(exact_log(INFINITY)));
+}
+
+static void test_sequence(void **state)
+{
+	struct sequence s = {0};
+
+	(void)state;
+	assert_true(isinf(sequence_deviation(&s)));
+	sequence_add(&s, 2);
+	assert_true(isinf(sequence_deviation(&s)) && isinf(sequence_radius(&s, 0.05, 16)));
+	sequence_add(&s, 4);
+	sequence_add(&s, 9);
+	assert_true(s.mean == 5 && fabs(sequence_deviation(&s) - sqrt(13)) < 1e-12);
+	assert_true(isinf(sequence_radius(&s, 0.05, 16)));
+	sequence_add(&s, 5);
+	assert_true(isfinite(sequence_radius(&s, 0.05, 16)));
+}
+
+/* Looked at after each of 500 numbers, the interval leaves out the true mean in no more than about alpha of 1,000 runs,
+ * and is not wide for nothing: three times what one look would need. */
+static void test_coverage(void **state)
+{
+	unsigned left_out = 0;
+
+	(void)state;
+	chance_seed = 1;
+	for (unsigned run = 0; run < 1000; run++) {
+		struct sequence s = {0};
+		bool out = false;
+
+		for (unsigned i = 0; i < 500; i++) {
+			sequence_add(&s, 0.3 + normal());
+			out |= i >= 30 && fabs(s.mean - 0.3) > sequence_radius(&s, 0.05, 64);
+		}
+		left_out += out;
+		assert_true(sequence_radius(&s, 0.05, 64) < 3 * 1.96 / sqrt(500));
+	}
+	if (left_out > 60)
+		fail_msg("the mean was left out in %u of 1000 runs", left_out);
+}
+
+static void test_watch(void **state)
+{
+	(void)state;
+	chance_seed = 2;
+	for (unsigned run = 0; run < 100; run++) {
+		struct watch w = {0};
+		unsigned after = 0;
+
+		for (unsigned i = 0; i < 300; i++)
+			if (watch_add(&w, 3 + 0.1 * normal(), 0.1, 0.7) != WATCH_QUIET)
+				fail_msg("run %u: an alarm after %u numbers", run, i);
+		while (watch_add(&w, (run & 1 ? 3.5 : 2.5) + 0.1 * normal(), 0.1, 0.7) == WATCH_QUIET)
+			after++;
+		assert_true(after < 5);
+		assert_int_equal(watch_add(&w, run & 1 ? 3.5 : 2.5, 0.1, 0.7), run & 1 ? WATCH_RISEN : WATCH_FALLEN);
+	}
+}
+
+/* A level that changes slowly is followed, and numbers that are further apart than slack are not taken for another
+ * level; one that they leave by four deviations is still seen soon. */
+static void test_watch_in_noise(void **state)
+{
+	unsigned alarms = 0, late = 0;
+
+	(void)state;
+	chance_seed = 12;
+	for (unsigned run = 0; run < 50; run++) {
+		struct watch w = {0};
+		unsigned after = 0;
+
+		for (unsigned i = 0; i < 300; i++)
+			alarms += watch_add(&w, 3 - 0.004 * i + 0.2 * normal(), 0.1, 0.5) != WATCH_QUIET;
+		while (after < 10 && watch_add(&w, 1.8 + 0.8 + 0.2 * normal(), 0.1, 0.5) == WATCH_QUIET)
+			after++;
+		late += after == 10;
+	}
+	assert_true(alarms <= 5); /* of 15,000 */
+	assert_true(late <= 2);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_exact),
+		cmocka_unit_test(test_sequence),
+		cmocka_unit_test(test_coverage),
+		cmocka_unit_test(test_watch),
+		cmocka_unit_test(test_watch_in_noise),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
