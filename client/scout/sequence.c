@@ -68,16 +68,22 @@ double sequence_deviation(const struct sequence *s)
 	return s->count < 2 ? INFINITY : sqrt(s->spread / (double)(s->count - 1));
 }
 
+/*
+ * With the prior N(0, 1 / c) on the mean in deviations, t^2 = n (mean - m)^2 / deviation^2 and a = c / (n + c), the
+ * odds against m are sqrt(a) ((1 + t^2 / (n - 1)) / (1 + a t^2 / (n - 1)))^(n / 2), and never 1 / alpha but with a
+ * probability of alpha. What is inside are those m whose odds are less.
+ */
 double sequence_radius(const struct sequence *s, double alpha, uint64_t best)
 {
-	const double t = (double)s->count, l = -2 * exact_log(alpha);
-	double rho, scaled;
+	const double n = (double)s->count, l = -2 * exact_log(alpha);
+	const double c = (double)best / (l + exact_log(l) + 1), a = c / (n + c);
+	double most, beyond;
 
-	if (s->count < SEQUENCE_LEAST)
+	if (s->count < 2)
 		return INFINITY;
-	rho = (l + exact_log(l) + 1) / (double)best; /* the square of the theorem's rho */
-	scaled = t * rho + 1;
-	return sequence_deviation(s) * sqrt(2 * scaled / (t * t * rho) * exact_log(sqrt(scaled) / alpha));
+	most = exact_exp((l - exact_log(a)) / n); /* (1 / (alpha sqrt(a)))^(2 / n) */
+	beyond = most * a < 1 ? (most - 1) / (1 - most * a) : INFINITY;
+	return sequence_deviation(s) * sqrt((n - 1) / n * beyond);
 }
 
 void evidence_add(struct evidence *evidence, double x, double enough)
@@ -91,10 +97,10 @@ void evidence_add(struct evidence *evidence, double x, double enough)
 	evidence->odds = fmin(enough, (evidence->odds + begins) * exact_exp(fmin(x, EVIDENCE_MOST) - 0.5));
 }
 
-/* Of `count` numbers the mean is that of all of them, at first. */
-static double watch_part(uint64_t count)
+/* Of the number that comes, of `count` in all, in a mean of `memory` or so: at first that of all of them. */
+static double watch_part(uint64_t count, uint64_t memory)
 {
-	return 1.0 / (double)(count < WATCH_MEMORY ? count : WATCH_MEMORY);
+	return 1.0 / (double)(count < memory ? count : memory);
 }
 
 enum watch_alarm watch_add(struct watch *w, double x, double slack, double bound)
@@ -105,10 +111,10 @@ enum watch_alarm watch_add(struct watch *w, double x, double slack, double bound
 	double beyond;
 
 	if (w->count > 0)
-		w->spread += ((known ? fmin(square, most) : square) - w->spread) * watch_part(w->count);
+		w->spread += ((known ? fmin(square, most) : square) - w->spread) * watch_part(w->count, WATCH_SPREAD);
 	w->last = x;
 	w->count++;
-	w->mean += (x - w->mean) * watch_part(w->count);
+	w->mean += (x - w->mean) * watch_part(w->count, WATCH_MEMORY);
 	beyond = x - w->mean;
 	slack = fmax(slack, deviation);
 	bound = fmax(bound, WATCH_FAR * deviation);

@@ -29,12 +29,12 @@ double sequence_deviation(const struct sequence *s);
 
 /*
  * With probability 1 - alpha, |mean - the true mean| is below this at all counts at once, so that one may look after
- * each number and stop when one likes: an asymptotic confidence sequence (Waudby-Smith, Arbour, Sinha, Kennedy, Ramdas:
- * Time-uniform central limit theory, Annals of Statistics 2024, theorem 2.2), narrowest at `best` numbers. Infinite
- * below SEQUENCE_LEAST numbers, which the asymptotics ask for.
+ * each number and stop when one likes: exactly so where numbers are normal, of whatever deviation, and from the first
+ * on (Student's t with a normal prior on the mean in deviations: Wang, Ramdas, Anytime-valid t-tests and confidence
+ * sequences for Gaussian means with unknown variance, 2023); of numbers that are far from normal it holds less the
+ * fewer there are. Narrowest at about `best` numbers; infinite as long as there are too few to say anything (of 16 and
+ * .025: below six).
  */
-#define SEQUENCE_LEAST 4u
-
 double sequence_radius(const struct sequence *s, double alpha, uint64_t best);
 
 /*
@@ -69,8 +69,9 @@ struct watch {
 };
 
 #define WATCH_MEMORY 16
-#define WATCH_KNOWN  4 /* numbers before which the deviation is not known, and counts as 0 */
-#define WATCH_FAR    5.0
+#define WATCH_SPREAD 32 /* likewise, of the deviation */
+#define WATCH_KNOWN  4  /* numbers before which the deviation is not known, and counts as 0 */
+#define WATCH_FAR    6.0
 #define WATCH_ODD \
 	9.0 /* a square counts as so many times their mean at most, or slack's: so a jump does not hide itself */
 

@@ -40,31 +40,40 @@ static void test_sequence(void **state)
 	sequence_add(&s, 9);
 	assert_true(s.mean == 5 && fabs(sequence_deviation(&s) - sqrt(13)) < 1e-12);
 	assert_true(isinf(sequence_radius(&s, 0.05, 16)));
-	sequence_add(&s, 5);
+	for (unsigned i = 0; i < 4; i++)
+		sequence_add(&s, 5);
 	assert_true(isfinite(sequence_radius(&s, 0.05, 16)));
 }
 
-/* Looked at after each of 500 numbers, the interval leaves out the true mean in no more than about alpha of 1,000 runs,
- * and is not wide for nothing: three times what one look would need. */
+/* Looked at after each of 500 numbers, from the first on, the interval leaves out the true mean in no more than about
+ * alpha of 4,000 runs, and is not wide for nothing: three times what one look would need. */
 static void test_coverage(void **state)
 {
-	unsigned left_out = 0;
+	static const struct {
+		double alpha;
+		uint64_t best;
+		unsigned most;
+	} cases[] = {{0.05, 64, 200}, {0.025, 16, 100}, {0.025, 64, 100}};
 
 	(void)state;
 	chance_seed = 1;
-	for (unsigned run = 0; run < 1000; run++) {
-		struct sequence s = {0};
-		bool out = false;
+	for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		unsigned left_out = 0;
 
-		for (unsigned i = 0; i < 500; i++) {
-			sequence_add(&s, 0.3 + normal());
-			out |= i >= 30 && fabs(s.mean - 0.3) > sequence_radius(&s, 0.05, 64);
+		for (unsigned run = 0; run < 4000; run++) {
+			struct sequence s = {0};
+			bool out = false;
+
+			for (unsigned n = 0; n < 500; n++) {
+				sequence_add(&s, 0.3 + normal());
+				out |= fabs(s.mean - 0.3) > sequence_radius(&s, cases[i].alpha, cases[i].best);
+			}
+			left_out += out;
+			assert_true(sequence_radius(&s, 0.05, 64) < 3 * 1.96 / sqrt(500));
 		}
-		left_out += out;
-		assert_true(sequence_radius(&s, 0.05, 64) < 3 * 1.96 / sqrt(500));
+		if (left_out > cases[i].most)
+			fail_msg("alpha %g: the mean was left out in %u of 4000 runs", cases[i].alpha, left_out);
 	}
-	if (left_out > 60)
-		fail_msg("the mean was left out in %u of 1000 runs", left_out);
 }
 
 static void test_watch(void **state)
@@ -93,7 +102,7 @@ static void test_watch_in_noise(void **state)
 
 	(void)state;
 	chance_seed = 12;
-	for (unsigned run = 0; run < 50; run++) {
+	for (unsigned run = 0; run < 500; run++) {
 		struct watch w = {0};
 		unsigned after = 0;
 
@@ -103,8 +112,8 @@ static void test_watch_in_noise(void **state)
 			after++;
 		late += after == 10;
 	}
-	assert_true(alarms <= 5); /* of 15,000 */
-	assert_true(late <= 2);
+	assert_true(alarms <= 45); /* of 150,000; one that is raised goes on for some */
+	assert_true(late <= 5);
 }
 
 int main(void)
