@@ -3,6 +3,7 @@
 """phub scout advise as other trainers meet it: what it answers to reports, and what it makes of those that cannot be."""
 import json
 import os
+import re
 import signal
 import socket
 import stat
@@ -284,6 +285,9 @@ def advise_sockets():
     check((FOLDER / "file").read_text() == "mine", "a file was removed")
     holds(phub("advise", "--listen", f"unix:{FOLDER}/" + "x" * 200, *given, status=1)[1], "a path has 1 to")
     holds(phub("advise", "--listen", "127.0.0.1:0", "--out", "/nowhere/x", *given, status=1)[1], "cannot write /nowhere/x")
+    few = subprocess.run(["bash", "-c", 'ulimit -n 40; exec "$@"', "-", PHUB, "scout", "advise", "--listen", "127.0.0.1:0", "--sites", "100", "--model-bytes", "1", "--thetas", "1"],
+                         capture_output=True, text=True, timeout=rig.DEADLINE_S, env=rig.QUIET, cwd=FOLDER)
+    check(few.returncode == 1 and few.stderr == "phub: 100 sites need `ulimit -n` of at least 132\n", few.stderr)
 
 
 def advise_wrong_words():
@@ -300,6 +304,15 @@ def advise_wrong_words():
                        ([*given, "--thetas", "2,5", "--policy", "scout+"], "a grid of local begins with 1"),
                        ([*given, "--thetas", "1", "--policy", "scout+", "--gain", "0"], "a number above 0"), ([*given, "--thetas", "5,1"], "of local the smallest: 1,5"), ([*given, "--thetas", "1", "--sites", "0"], "allowed is 1 to")):
         holds(phub("advise", *words, status=2)[1], why)
+
+
+def python(script, *words):
+    """Runs it with phub at hand."""
+    library = rig.BUILD / "libphub.so.0.1.0"
+    if re.search(rb"__(asan|tsan|ubsan)_\w", library.read_bytes()):
+        raise rig.Skip("a library under a sanitizer cannot be loaded by Python")
+    return subprocess.run(["/usr/bin/python3", "-c", script, *words], capture_output=True, text=True, timeout=rig.DEADLINE_S,
+                          env={**rig.QUIET, "PYTHONPATH": str(rig.ROOT / "client/python"), "PHUB_LIBRARY": str(library)})
 
 
 def advise_python():
@@ -327,10 +340,7 @@ for site in sites: site.averaged(1.0, 0.45, 2); site.averaged(1.0, 0.45, 5); sit
 print(sites[0].report(700, 0.05, 1000)["moves"]); sites[0].averaged(1.0, 0.45); sites[0].lost(10.0, 20)
 print(advise.ask(a, *(site.report(700, 0.05, 1e3) for site in sites))["reason"])"""
     with Advisor("--out", "python.jsonl") as a:
-        done = subprocess.run(["/usr/bin/python3", "-c", script, a.path], capture_output=True, text=True, timeout=rig.DEADLINE_S,
-                              env={**rig.QUIET, "PYTHONPATH": str(rig.ROOT / "client/python"), "PHUB_LIBRARY": str(rig.BUILD / "libphub.so.0.1.0")})
-    if "sanitizer" in done.stderr.lower():
-        raise rig.Skip("a library under a sanitizer cannot be loaded by Python")
+        done = python(script, a.path)
     none = "is no address; allowed are unix:PATH and HOST:PORT, as phub scout advise --listen has it"
     check(done.stdout.splitlines() == ["site: needs one of 0 to 1", "[Errno 2] nobody answers at Ax (No such file or directory); phub scout advise --listen Ax would",
           "[Errno 111] nobody answers at 127.0.0.1:1 (Connection refused); phub scout advise --listen 127.0.0.1:1 would",
@@ -342,6 +352,19 @@ print(advise.ask(a, *(site.report(700, 0.05, 1e3) for site in sites))["reason"])
     check((seen[0]["tried"], seen[1]["after"], seen[1]["before"]) == (0, 0.5, None), f"levels of windows that were none: {seen}")
 
 
+def advise_python_ipv6():
+    """phub.advise: asks at an address of IPv6, as --listen has it"""
+    try:
+        with socket.socket(socket.AF_INET6) as probe:
+            probe.bind(("::1", 0))
+    except OSError as e:
+        raise rig.Skip(f"no IPv6 here: {e}") from None
+    script = "import sys; from phub import advise; print(advise.ask(sys.argv[1], {'site': 0, 'step': 0})['sync_every'])"
+    with Advisor(sites=1, listen="[::1]:0") as a:
+        done = python(script, a.path)
+    check(done.stdout == "5\n", done.stdout + done.stderr)
+
+
 if __name__ == "__main__":
     os.environ["BUILD"] = str(rig.BUILD)
-    rig.run([advise, advise_counts, advise_pulls, advise_waits, advise_silent, advise_broken, advise_twice, advise_many, advise_strangers, advise_secret, advise_sockets, advise_wrong_words, advise_python])
+    rig.run([advise, advise_counts, advise_pulls, advise_waits, advise_silent, advise_broken, advise_twice, advise_many, advise_strangers, advise_secret, advise_sockets, advise_wrong_words, advise_python, advise_python_ipv6])

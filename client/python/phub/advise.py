@@ -56,6 +56,19 @@ def _plain(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
+def _connect(host: str, port: str, timeout: float) -> socket.socket:
+    if host != "unix":
+        return socket.create_connection((host.strip("[]"), int(port)), timeout)
+    peer = socket.socket(socket.AF_UNIX)
+    try:
+        peer.settimeout(timeout)
+        peer.connect(port)
+    except OSError:
+        peer.close()
+        raise
+    return peer
+
+
 def ask(address: str, *reports: Dict[str, Any], secret: str = "", timeout: float = 600) -> Dict[str, Any]:
     """Says how a window went at one site or several ({"site": 0, "step": 500, "home": {"correct": 370, "samples": 400}, "away": {...},
     "bytes": B} each, B of this window alone; {"site": 0, "step": 0} only asks), and waits for the answer, which is the same for all:
@@ -67,12 +80,11 @@ def ask(address: str, *reports: Dict[str, Any], secret: str = "", timeout: float
         raise ValueError(f"{address!r} is no address; allowed are unix:PATH and HOST:PORT, as phub scout advise --listen has it")
     if not reports:
         raise ValueError("ask() needs a report; {'site': 0, 'step': 0} only asks")
-    with socket.socket(socket.AF_UNIX if host == "unix" else socket.AF_INET) as peer:
-        peer.settimeout(timeout)
-        try:
-            peer.connect(port if host == "unix" else (host, int(port)))
-        except OSError as e:
-            raise type(e)(e.errno, f"nobody answers at {address} ({e.strerror or e}); phub scout advise --listen {address} would") from None
+    try:
+        peer = _connect(host, port, timeout)
+    except OSError as e:
+        raise type(e)(e.errno, f"nobody answers at {address} ({e.strerror or e}); phub scout advise --listen {address} would") from None
+    with peer:
         peer.sendall("".join(json.dumps(_plain({**report, **({"secret": secret} if secret else {})})) + "\n" for report in reports).encode())
         with peer.makefile("rb") as lines:
             answers = [json.loads(line) for _, line in zip(reports, lines)]
