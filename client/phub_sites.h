@@ -332,7 +332,7 @@ PHUB_API int phub_site_start(phub_site_t *site, int timeout_ms);
  * its steps, rounded down. The site keeps a copy of it until then. With theta 1, and with BSP, GAIA and DGC, it is what
  * the exchange before has left. So where sites talk at each step all models are equal and lose nothing away from home;
  * those of GAIA differ by what was not significant, those of BSP and DGC, which sums alone move, not at all. The model
- * of who was not there then is tried as it is; so it is after a restart in mid-interval, as no checkpoint has the copy.
+ * of who was not there then is tried as it is.
  *
  * A worker that is lost (options.lost) is out of the mean from the next exchange on; in the one it was lost in, its
  * part is missing. Where somebody comes while models travel they set out anew; of the model of who came in a window its
@@ -359,6 +359,35 @@ PHUB_API int phub_site_score(phub_site_t *site, const struct phub_score *score);
  * was lost. A box of PHUB_OUTER_BOX goes on as phub_resume() says. With a site within, both jobs that were lost: calls
  * on the one around are -ESTALE where either is. */
 PHUB_API int phub_site_resume(phub_site_t *site, int timeout_ms);
+
+/*
+ * A checkpoint, between two steps, also in the middle of an interval: all of the site that its weights do not tell,
+ * which are the caller's to save beside it. That is its momentum, what it has not said yet, the last common weights,
+ * the outer optimizer's state, where it is in the run and its window, theta, its scout, and what was counted. Returns
+ * how many bytes that is; out NULL: only that. -ENOSPC: `bytes` are fewer; -EBUSY, and the session's end, as
+ * phub_site_step().
+ */
+PHUB_API int64_t phub_site_save(phub_site_t *site, void *out, size_t bytes);
+
+/*
+ * Before phub_site_start(), after all tensors were named and have their weights of then. When all sites of a job that
+ * begins have loaded what each had saved after the same step, they go on, bit for bit, as if nothing had been in
+ * between (where sums have an order: two sites, or phub_options.reproducible): phub_site_start() then takes no weights
+ * of rank 0, and the decision log goes on in its file, where a line says so. Samples are the options'; theta is as it
+ * was. Who has loaded nothing while others have, as its file is lost, comes to them as to a job that runs. Who loads a
+ * state and comes to one that does run has its weights, and what it had moved and not said on top, to be said.
+ * phub_site_start() is -EBADMSG where sites have loaded states of different steps, or runs.
+ *
+ * With PHUB_OUTER_BOX the common weights and their optimizer's state are in the box, and its own checkpoints (phubd's
+ * option checkpoint_targets) have them. If it goes on from one after as many exchanges as the sites had been in, so it
+ * is bit for bit; else sites go on from the box's weights as phub_site_resume() has it, and where the box has none from
+ * rank 0's common ones, with an optimizer that begins anew. There nobody is told whose steps differ. With a site
+ * within, each of the two is saved, and each loaded: the one within, then its start, then the one around.
+ *
+ * -EBADMSG: not whole, of another version, or saved with other weights; -EINVAL: of another rank, number of sites,
+ * model, or other options, which the text names; and the site is as it was. -EBUSY: it was started.
+ */
+PHUB_API int phub_site_load(phub_site_t *site, const void *in, size_t bytes);
 
 /* From the next exchange on: this site's samples. -EBUSY as phub_site_step(). */
 PHUB_API int phub_site_set_samples(phub_site_t *site, uint64_t samples);

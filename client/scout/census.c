@@ -72,7 +72,7 @@ static bool census_tell_gone(struct phub_site *s, uint32_t rank, bool waits)
 /* A process that begins, and has made no step, is in the place of one that is there no more. */
 static bool census_is_new(const struct slot *slot)
 {
-	return slot->flags & SLOT_HELLO && slot->steps == 0;
+	return slot->flags & SLOT_HELLO && (slot->steps == 0 || slot->flags & SLOT_LOADED);
 }
 
 static unsigned census_count(const struct phub_site *s)

@@ -269,8 +269,10 @@ enum course_kind course_next(const struct phub_site *s)
 
 static unsigned course_flags(const struct phub_site *s, enum course_kind kind)
 {
-	return SLOT_HERE | (kind == COURSE_HELLO ? SLOT_HELLO : 0) | (s->has && !s->unsound.own ? SLOT_HAS : 0) |
-	       (s->pending && kind != COURSE_EXCHANGE ? SLOT_PENDING : 0) |
+	const bool has = s->has && !s->unsound.own && !(s->restored && kind == COURSE_HELLO);
+
+	return SLOT_HERE | (kind == COURSE_HELLO ? SLOT_HELLO : 0) | (has ? SLOT_HAS : 0) |
+	       (s->restored ? SLOT_LOADED : 0) | (s->pending && kind != COURSE_EXCHANGE ? SLOT_PENDING : 0) |
 	       (s->pending && s->window.open && kind != COURSE_EXCHANGE ? SLOT_WINDOW : 0) | course_log_flags(s);
 }
 
@@ -329,9 +331,12 @@ static int course_land(struct phub_site *s)
 	if (kind == COURSE_SYNC && !heard) {
 		int rc = course_sync_agrees(s);
 
+		if (rc == 0)
+			rc = course_sync_goes_on(s);
 		if (rc < 0)
 			return rc;
-		course_sync_land(s);
+		if (rc == 0)
+			course_sync_land(s);
 	}
 	if (kind == COURSE_HELLO) {
 		s->hello = false;

@@ -122,10 +122,14 @@ struct phub_site {
 	double rate;
 	int slots_key;              /* -1: none */
 	bool named, started, begun; /* all keys; phub_start() is done; phub_site_start() is */
+	bool restored;              /* it has loaded its state, and the others have not heard of it; */
+	bool goes_on;               /* and where the job begins, from there */
 
 	struct phub_score score;       /* of the mean model, as it was told; samples 0: it was not, */
 	bool scored;                   /* since the last window */
 	uint64_t began_ns, stepped_ns; /* phub_site_start() was over, and the last step; 0: none */
+	double seconds_before;         /* of the run, and payload, up to the state that it has loaded */
+	uint64_t wire_before;
 	struct site_log log;
 	struct census census;
 	struct shadow shadow; /* of this site, where it has the log from the start; count 0: none */
@@ -209,6 +213,10 @@ int course_sync_begin(struct phub_site *s, struct slot *own);
 /* Do those who begin, or who come, have the options of the others? 0; -EBADMSG with the reason as the last error. */
 int course_sync_agrees(const struct phub_site *s);
 void course_sync_land(struct phub_site *s);
+/* A sync has landed: is it the first of a job that begins, and sites have loaded what was saved? Then nobody takes
+ * anything of it: all go on, or those who have loaded nothing come to the others. 0: it is not; 1; -EBADMSG as above:
+ * they do not agree. */
+int course_sync_goes_on(struct phub_site *s);
 /* Somebody has said hello in the round that has landed. */
 void course_summon(struct phub_site *s);
 int course_fetch_begin(struct phub_site *s);

@@ -268,10 +268,10 @@ static void log_mend(struct phub_site *s)
 
 static void log_go_on(struct phub_site *s, unsigned sites)
 {
-	char why[160];
+	char why[200];
 	struct record_site line = {.t = s->site.counts.steps,
 		.rank = s->rank,
-		.action = "writes",
+		.action = s->goes_on ? "restarted" : "writes",
 		.sites = sites,
 		.since = s->log.since,
 		.reason = why};
@@ -291,13 +291,17 @@ static void log_go_on(struct phub_site *s, unsigned sites)
 		log_head(s);
 	else
 		log_mend(s);
-	if (s->log.before == UINT32_MAX)
+	if (s->goes_on)
+		snprintf(why, sizeof(why), "sites go on from what they saved after step %" PRIu64 "%s",
+			s->site.counts.steps, begins ? "" : ": what stands above of later ones was lost");
+	else if (s->log.before == UINT32_MAX)
 		snprintf(why, sizeof(why), "who wrote the log is there no more: this site goes on with it");
 	else
 		snprintf(why, sizeof(why), "site %" PRIu32 ", which wrote the log, is there no more: this site %s",
 			s->log.before,
 			begins ? "goes on, in a file of its own, as that one's is not here" : "goes on with it");
 	course_log_site(s, &line);
+	s->goes_on = false;
 	log_release(s);
 }
 
@@ -377,7 +381,8 @@ void course_log_run(struct phub_site *s)
 	const bool begins = s->site.counts.steps == 0;
 
 	s->began_ns = s->phub->env.now(s->phub->env.ctx);
-	s->log.since = s->site.counts.steps;
+	if (!s->goes_on)
+		s->log.since = s->site.counts.steps;
 	if (s->slots_key < 0)
 		s->log.turn = s->rank == 0;
 	if (s->log.path && s->log.turn) {
@@ -514,7 +519,7 @@ static void log_end(struct phub_site *s)
 		.theta = s->site.config.theta,
 		.accuracy = log_accuracy(&s->score),
 		.loss = log_loss(&s->score),
-		.seconds = s->stepped_ns ? (double)(s->stepped_ns - s->began_ns) * 1e-9 : NAN,
+		.seconds = s->stepped_ns ? s->seconds_before + (double)(s->stepped_ns - s->began_ns) * 1e-9 : NAN,
 		.bytes_within = log_within(s),
 		.rank = s->rank,
 		.sites = s->present_count,

@@ -13,6 +13,7 @@
 #include "client/handle.h"
 #include "client/scout/course.h"
 #include "client/scout/finite.h"
+#include "client/scout/site_saved.h"
 #include "phub/base/crc.h"
 
 /* ---- what is sent ---- */
@@ -76,7 +77,8 @@ static uint64_t sync_terms(const struct phub_site *s)
 
 int course_sync_begin(struct phub_site *s, struct slot *own)
 {
-	bool sends = s->root == s->rank;
+	const bool sends = s->root == s->rank, loaded = s->restored && s->stage == 0;
+	const uint32_t state = loaded ? site_saved_check(s) : 0;
 	const float *array = s->stage > 0 ? sync_array(s, s->stage) : NULL;
 	int rc = 0;
 
@@ -90,6 +92,8 @@ int course_sync_begin(struct phub_site *s, struct slot *own)
 	}
 	if (sends)
 		own->check = sync_check(s, s->scratch, s->site.elements);
+	if (loaded)
+		own->check = state;
 	if (sends && s->stage == 0)
 		sync_news(s);
 	own->terms = s->stage == 0 ? sync_terms(s) : 0;
@@ -161,6 +165,76 @@ int course_sync_agrees(const struct phub_site *s)
 	return 0;
 }
 
+/* ---- what was saved ---- */
+
+/* Of those who have loaded a state, the first, and how many they are, and others. False: of a job that runs already. */
+struct sync_loaded {
+	struct slot first;
+	uint32_t rank;
+	unsigned loaded, bare;
+};
+
+static bool sync_count(const struct phub_site *s, struct sync_loaded *all)
+{
+	*all = (struct sync_loaded){0};
+	for (uint32_t rank = 0; rank < s->world; rank++) {
+		struct slot slot;
+
+		slots_get(s->slots_in, rank, &slot);
+		if (slot.flags & SLOT_HAS && !(slot.flags & SLOT_LOADED))
+			return false;
+		all->bare += slot.flags && !(slot.flags & SLOT_LOADED);
+		if (!(slot.flags & SLOT_LOADED))
+			continue;
+		if (all->loaded++ > 0)
+			continue;
+		all->first = slot;
+		all->rank = rank;
+	}
+	return all->loaded > 0;
+}
+
+static int sync_compare(const struct phub_site *s, const struct sync_loaded *all)
+{
+	struct err *e = api_last_error();
+
+	for (uint32_t rank = all->rank; rank < s->world; rank++) {
+		struct slot slot;
+
+		slots_get(s->slots_in, rank, &slot);
+		if (!(slot.flags & SLOT_LOADED))
+			continue;
+		if (slot.steps != all->first.steps)
+			return err_set(e, -EBADMSG,
+				"%s: rank %" PRIu32 " has loaded a state of step %" PRIu64 ", and rank %" PRIu32
+				" one of step %" PRIu64 "; all load what they saved after the same step",
+				s->phub->session.who, all->rank, all->first.steps, rank, slot.steps);
+		if (slot.check != all->first.check || slot.exchanges != all->first.exchanges)
+			return err_set(e, -EBADMSG,
+				"%s: the states that ranks %" PRIu32 " and %" PRIu32 " have loaded are both of step "
+				"%" PRIu64 ", and of two runs: what all sites have alike is not",
+				s->phub->session.who, all->rank, rank, slot.steps);
+	}
+	return 0;
+}
+
+int course_sync_goes_on(struct phub_site *s)
+{
+	struct sync_loaded all;
+	int rc;
+
+	if (!s->takes || s->stage > 0 || !sync_count(s, &all))
+		return 0;
+	rc = sync_compare(s, &all);
+	if (rc < 0)
+		return rc;
+	if (s->restored)
+		s->takes = s->restored = false;
+	s->sync = all.bare > 0;
+	s->root = all.rank;
+	return 1;
+}
+
 /* ---- what is taken ---- */
 
 /* Of who was at the last exchange: an offer of which the sender has the sum has been said, another is still to be. */
@@ -189,8 +263,11 @@ static void sync_take_weights(struct phub_site *s, const struct slot *root)
 		else if (site_exchanges(&s->site, t))
 			site_rebase(&s->site, t, common);
 	}
-	if (!s->has) {
+	if (!s->has)
 		site_join(&s->site, root->steps);
+	else if (s->restored) /* what it has not said it goes on to have to say */
+		site_advance(&s->site, root->steps);
+	if (!s->has || s->restored) {
 		shadow_join(&s->shadow);
 		s->pending = root->flags & SLOT_PENDING;
 		s->window.open = root->flags & SLOT_WINDOW;
@@ -247,6 +324,7 @@ void course_sync_land(struct phub_site *s)
 		return;
 	s->takes = false;
 	s->hello = s->damaged;
+	s->restored &= s->damaged;
 	s->has = s->has || !s->damaged;
 }
 

@@ -14,7 +14,7 @@
  *
  * Models travel when the exchange is due. So each site keeps a copy of its own as the middle passes. One that was not
  * there then, or has other weights since (it came, or comes back, in the interval) has none, and its model is tried as
- * it is. The copy is of one interval and no part of what a checkpoint has: after that it is as if the site had come.
+ * it is. The copy is of one interval; a state that is saved in the middle of one has it.
  *
  * Pure; the site's thread.
  */

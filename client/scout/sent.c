@@ -9,7 +9,7 @@ uint64_t sent_wire(const struct phub_site *s)
 {
 	struct phub_stats stats = {.size = sizeof(stats)};
 
-	return !s->phub->forked && phub_stats(s->phub, &stats) == 0 ? stats.pushed_bytes : 0;
+	return !s->phub->forked && phub_stats(s->phub, &stats) == 0 ? s->wire_before + stats.pushed_bytes : 0;
 }
 
 /* Before the round begins: what of it has gone when its last key begins is the progress thread's affair. */

@@ -305,6 +305,15 @@ int site_join(struct site *site, uint64_t steps)
 	return 0;
 }
 
+int site_advance(struct site *site, uint64_t steps)
+{
+	if (site_busy(site))
+		return -EBUSY;
+	site->counts.steps = steps;
+	site->since = 0;
+	return 0;
+}
+
 bool site_mend(struct site *site)
 {
 	float *const own[] = {site->residual, site->velocity};

@@ -192,6 +192,9 @@ int site_flush(struct site *site);
  */
 int site_join(struct site *site, uint64_t steps);
 
+/* Goes on at step `steps` of the run, where an exchange is over: residual and momentum stay. 0; -EBUSY. */
+int site_advance(struct site *site, uint64_t steps);
+
 /*
  * Of a site that has said what is no number where that counts as zero, between two exchanges: the others have nothing
  * of it, so its residual and momentum are 0 from now on where they are no numbers, else local SGD and Gaia, whose

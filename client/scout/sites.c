@@ -13,6 +13,7 @@
 #include "client/scout/course.h"
 #include "client/scout/environment.h"
 #include "client/scout/options.h"
+#include "client/scout/site_saved.h"
 #include "client/scout/within.h"
 #include "phub/base/clock.h"
 
@@ -430,6 +431,40 @@ int phub_site_resume(phub_site_t *s, int timeout_ms)
 	return rc == 0 ? sites_go_on(s, deadline_ns) : rc;
 }
 
+/* ---- checkpoints ---- */
+
+int64_t phub_site_save(phub_site_t *s, void *out, size_t bytes)
+{
+	const int rc = sites_rests(s);
+	size_t needed;
+
+	if (rc < 0)
+		return rc;
+	needed = site_saved_bytes(s);
+	if (out && bytes < needed)
+		return err_set(api_last_error(), -ENOSPC,
+			"%s: its state takes %zu bytes, and there are %zu; phub_site_save() with NULL tells how many",
+			sites_who(s), needed, bytes);
+	if (out)
+		site_saved_write(s, out);
+	return (int64_t)needed;
+}
+
+int phub_site_load(phub_site_t *s, const void *in, size_t bytes)
+{
+	struct err *e = api_last_error();
+	int rc;
+
+	if (sites_broken(s))
+		return sites_refuse(s);
+	if (!in)
+		return err_set(e, -EINVAL, "%s: there is no state to load", sites_who(s));
+	if (s->started)
+		return err_set(e, -EBUSY, "%s: a state is loaded before phub_site_start()", sites_who(s));
+	rc = s->named ? 0 : sites_name(s);
+	return rc == 0 ? site_saved_read(s, in, bytes, e) : rc;
+}
+
 /* ---- changes ---- */
 
 int phub_site_set_samples(phub_site_t *s, uint64_t samples)
@@ -488,7 +523,7 @@ int phub_site_state(phub_site_t *s, struct phub_site_state *state)
 		.values = s->site.counts.values,
 		.bytes = s->site.counts.bytes_paper,
 		.bytes_travel = s->bytes_travel,
-		.bytes_wire = stats.pushed_bytes,
+		.bytes_wire = s->wire_before + stats.pushed_bytes,
 		.windows = s->windows,
 		.bytes_within = within_bytes(s),
 		.log_error = s->log.error,

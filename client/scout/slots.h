@@ -16,19 +16,20 @@
 
 enum slot_flag {
 	SLOT_HERE = 1,
-	SLOT_HELLO = 2,   /* it does not know where the others are: it wants their weights */
-	SLOT_HAS = 4,     /* weights of its own, that others may begin with */
-	SLOT_PENDING = 8, /* an exchange is due, of which this round is not the one */
-	SLOT_WINDOW = 16, /* and that one ends a window */
-	SLOT_LOG = 32,    /* it knows a file for the decision log; */
-	SLOT_WRITES = 64, /* and writes it */
-	SLOT_FLAGS = 127,
+	SLOT_HELLO = 2,    /* it does not know where the others are: it wants their weights */
+	SLOT_HAS = 4,      /* weights of its own, that others may begin with */
+	SLOT_PENDING = 8,  /* an exchange is due, of which this round is not the one */
+	SLOT_WINDOW = 16,  /* and that one ends a window */
+	SLOT_LOG = 32,     /* it knows a file for the decision log; */
+	SLOT_WRITES = 64,  /* and writes it */
+	SLOT_LOADED = 128, /* it has loaded a state that was saved, and has not begun */
+	SLOT_FLAGS = 255,
 };
 
 struct slot {
 	unsigned flags; /* 0: nobody is there */
 	uint64_t steps, exchanges, samples;
-	uint32_t check;               /* of the weights that it sends in this round */
+	uint32_t check;               /* of the weights that it sends in this round; SLOT_LOADED: of its state */
 	double said;                  /* share ||d||^2 of what it says in it: see scout_hear() */
 	uint32_t alike;               /* sites that say the same, as they have it in common within; 1: itself alone */
 	uint32_t broken;              /* 1 + the first tensor of which it says what is no number; 0: none */

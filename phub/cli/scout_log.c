@@ -247,6 +247,21 @@ static int log_take_window(struct scout_log *log, json_t *line, struct err *e)
 	return 0;
 }
 
+/* Sites go on from what they saved after step t: what was logged of later ones has not been. */
+static void log_take_restart(struct scout_log *log, const json_t *line)
+{
+	const double t = scout_log_number(line, "t");
+
+	while (log->count > 0 && scout_log_number(scout_log_window(log, log->count - 1), "t") > t) {
+		log->missing -= scout_log_missing(log, log->count - 1);
+		json_array_remove(log->windows, --log->count);
+	}
+	for (size_t i = json_array_size(log->sites); i-- > 0;)
+		if (scout_log_number(json_array_get(log->sites, i), "t") > t)
+			json_array_remove(log->sites, i);
+	log_take_writer(log, line);
+}
+
 static bool log_is_site(const json_t *line)
 {
 	return *scout_log_text(line, "action") && !isnan(scout_log_number(line, "t")) &&
@@ -275,6 +290,8 @@ static int log_take_site(struct scout_log *log, json_t *line, struct err *e)
 		return 0;
 	if (strcmp(scout_log_text(line, "action"), "writes") == 0)
 		log_take_writer(log, line);
+	if (strcmp(scout_log_text(line, "action"), "restarted") == 0)
+		log_take_restart(log, line);
 	if (log->joined && log_has_site(log, line))
 		return 0;
 	return json_array_append(log->sites, line) < 0 ? err_set(e, -ENOMEM, "out of memory") : 0;
@@ -310,7 +327,8 @@ static int log_take(struct scout_log *log, json_t *line, struct err *e)
 static bool log_is_writer(const json_t *line)
 {
 	return strcmp(scout_log_text(line, "scout"), "run") == 0 ||
-	       strcmp(scout_log_text(line, "action"), "writes") == 0;
+	       strcmp(scout_log_text(line, "action"), "writes") == 0 ||
+	       strcmp(scout_log_text(line, "action"), "restarted") == 0;
 }
 
 /* Sets *bad where the line is no JSON: an error, unless it is the last of who wrote it. */

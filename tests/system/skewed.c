@@ -44,6 +44,8 @@ struct skewed {
 	/* Its model does well with its own site's statistics alone, as one with batch normalization does. */
 	unsigned norm;
 	bool flush, verbose;
+	unsigned save_at;
+	const char *save, *load; /* files: the weights, then the site's state */
 };
 
 /* Of one site. */
@@ -491,6 +493,40 @@ static int patiently(const struct place *p, phub_site_t *site, int rc)
 	return rc;
 }
 
+/* Weights, then the state, to a file that is whole or not there. */
+static int site_save(const struct place *p, phub_site_t *site)
+{
+	const int64_t bytes = phub_site_save(site, NULL, 0);
+	uint8_t *state = bytes > 0 ? malloc((size_t)bytes) : NULL;
+	char path[512];
+	FILE *file;
+	int rc = -1;
+
+	snprintf(path, sizeof(path), "%s.new", p->run->save);
+	file = fopen(path, "wbe");
+	if (file && state && phub_site_save(site, state, (size_t)bytes) == bytes &&
+		phub_site_save(site, state, (size_t)bytes - 1) == -ENOSPC &&
+		fwrite(p->weights, sizeof(p->weights), 1, file) == 1 && fwrite(state, (size_t)bytes, 1, file) == 1 &&
+		fclose(file) == 0)
+		rc = rename(path, p->run->save);
+	free(state);
+	told(p, site, "saved", rc);
+	return rc;
+}
+
+static int site_load(struct place *p, phub_site_t *site)
+{
+	static uint8_t state[1 << 20];
+	FILE *file = fopen(p->run->load, "rbe");
+	size_t bytes = 0;
+
+	if (file && fread(p->weights, sizeof(p->weights), 1, file) == 1)
+		bytes = fread(state, 1, sizeof(state), file);
+	if (file)
+		fclose(file);
+	return phub_site_load(site, state, bytes);
+}
+
 static int site_train(struct place *p, phub_site_t *site)
 {
 	const struct skewed *run = p->run;
@@ -503,8 +539,13 @@ static int site_train(struct place *p, phub_site_t *site)
 		if (run->verbose && state.exchanges != exchanges)
 			told(p, site, "exchange", 0);
 		exchanges = state.exchanges;
-		if (state.steps >= run->steps)
+		if (state.steps == run->save_at && run->save_at && site_save(p, site) < 0)
+			return -EIO;
+		if (state.steps >= run->steps) {
+			if (run->save_at == run->steps) /* until it is told to */
+				getchar();
 			return 0;
+		}
 		if (state.steps == run->die_at && run->die_at)
 			raise(SIGKILL);
 		if (state.steps == run->theta_at && run->theta_at)
@@ -537,6 +578,8 @@ static int site_start(struct place *p, phub_site_t *site)
 	for (unsigned t = 0; t < count && rc >= 0; t++)
 		rc = phub_site_tensor(
 			site, names[t], p->tensors[t].weights, p->tensors[t].elements, p->tensors[t].trained);
+	if (rc >= 0 && p->run->load)
+		rc = site_load(p, site);
 	if (rc >= 0)
 		rc = phub_site_start(site, 100);
 	for (unsigned turn = 0; rc == -ETIMEDOUT && turn < 600; turn++)
@@ -570,7 +613,9 @@ static int site_run(const struct skewed *run, const char *url)
 	if (rc == 0 && run->score_at)
 		rc = phub_site_score(site, &(struct phub_score){400, 360, NAN});
 	told(&p, site, "end", rc);
-	if (rc == 0)
+	if (rc == 0 && run->save_at == run->steps)
+		phub_leave_unfinished(phub, PHUB_TIMEOUT_DEFAULT);
+	else if (rc == 0)
 		phub_leave(phub, PHUB_TIMEOUT_DEFAULT);
 	phub_site_close(site);
 	phub_close(phub);
@@ -655,7 +700,8 @@ static bool take_run(struct skewed *run, const char *name, const char *value)
 	} fields[] = {{"steps", &run->steps}, {"die_at", &run->die_at}, {"die_try", &run->die_try},
 		{"pause_ms", &run->pause_ms}, {"lazy_ms", &run->lazy_ms}, {"theta_at", &run->theta_at},
 		{"score_at", &run->score_at}, {"lies", &run->lies}, {"fails", &run->fails}, {"blind", &run->blind},
-		{"nan_at", &run->nan_at}, {"nans", &run->nans}, {"nan_again", &run->nan_again}, {"norm", &run->norm}};
+		{"nan_at", &run->nan_at}, {"nans", &run->nans}, {"nan_again", &run->nan_again}, {"norm", &run->norm},
+		{"save_at", &run->save_at}};
 
 	for (unsigned i = 0; i < sizeof(fields) / sizeof(fields[0]); i++) {
 		if (strcmp(fields[i].name, name) == 0) {
@@ -671,6 +717,10 @@ static bool take_run(struct skewed *run, const char *name, const char *value)
 		run->flush = *value != '0';
 	else if (strcmp(name, "verbose") == 0)
 		run->verbose = *value != '0';
+	else if (strcmp(name, "save") == 0)
+		run->save = value;
+	else if (strcmp(name, "load") == 0)
+		run->load = *value ? value : NULL;
 	else
 		return false;
 	return true;
