@@ -218,6 +218,14 @@ PHUB_API int phub_scout_save(const phub_scout_t *scout, void *out, size_t bytes)
 /* Into one with the same options. -EBADMSG: not whole; -EINVAL: of other options; and it is as it was. */
 PHUB_API int phub_scout_load(phub_scout_t *scout, const void *in, size_t bytes);
 
+/*
+ * What is of fewer samples than this leaves no site: neither a loss nor an accuracy, which of one sample would be that
+ * sample's. It counts as not known. Ten is about what health statistics ask of a count before they publish it, and a
+ * mean over as many tells hardly more of a model than it does now. Of reports that callers make themselves
+ * (phub_scout_observe()) nobody asks it.
+ */
+#define PHUB_SITE_SAMPLES_LEAST 10u
+
 /* How a model did on samples of one site: aggregates alone. */
 struct phub_score {
 	uint64_t samples; /* at the call: as many are asked for, 0: as you like; then: how many they were */
@@ -231,7 +239,8 @@ struct phub_score {
  * The caller's: tries a model, weights[t] for each tensor, on a sample of this site's training data. The sample follows
  * from `draw`: of one draw it is the same, so that models are compared on the same. It is called by phub_site_step()
  * and phub_site_wait(), in their thread. Anything but 0, or a loss that is not finite: the report of that model says
- * nothing. It is not called with weights that are no finite numbers, of tensors that are trained or exchanged; whose
+ * nothing; and so it says of fewer than PHUB_SITE_SAMPLES_LEAST samples, which phub_site_warning() tells of at this
+ * site. It is not called with weights that are no finite numbers, of tensors that are trained or exchanged; whose
  * they were, of those that had none from others, stands in the reason.
  */
 typedef int phub_evaluate(void *context, const float *const *weights, uint64_t draw, struct phub_score *score);
@@ -342,7 +351,8 @@ PHUB_API int phub_site_step(phub_site_t *site, const float *const *gradients, do
 PHUB_API int phub_site_wait(phub_site_t *site, int timeout_ms);
 
 /* What the mini-batch of the last or the next step lost as it was trained: `loss`, the sum over its `samples`. Without
- * it PHUB_SCOUT_PLUS tries no model, and does not see what no theta mends. -EINVAL: NULL. */
+ * it PHUB_SCOUT_PLUS tries no model, and does not see what no theta mends. A window of fewer samples than
+ * PHUB_SITE_SAMPLES_LEAST says nothing of them, and the next one has them too. -EINVAL: NULL. */
 PHUB_API int phub_site_loss(phub_site_t *site, double loss, uint64_t samples);
 
 /*
@@ -432,7 +442,8 @@ PHUB_API int phub_site_alignment(phub_site_t *site, double *r, unsigned count);
  * do: with PHUB_NAN_PASS it is in all weights from then on, and who has it of others is not named; with PHUB_NAN_ZERO
  * the others go on without it, and that site has no momentum there any more, or, if its weights are no numbers, begins
  * anew with the others' at one of the next exchanges; PHUB_NAN_FAIL ends the job instead. A site is named once in a
- * run. Where none has numbers left training does not come out of it, as the text says: calls go on to return 0, and
+ * run. Likewise, at this site alone, that evaluate() has tried fewer than PHUB_SITE_SAMPLES_LEAST samples.
+ * Where none has numbers left training does not come out of it, as the text says: calls go on to return 0, and
  * phub_site_state.broken_since tells. With a site within, it is also of that one's job. NULL: nothing new. Valid until
  * the next call on the site.
  */

@@ -68,6 +68,8 @@ struct window {
 	uint64_t trained;                     /* samples; */
 	double said_batches;                  /* of these, by the report, which has not landed yet */
 	uint64_t said_trained;
+	uint64_t few;       /* samples that evaluate() has tried where they were too few; 0: they never were, */
+	char few_told[400]; /* and it was told so; "": it was not */
 	/* SCOUT_PLUS: */
 	double levels[2];       /* of the mean model after the last two windows; NaN: not known */
 	uint64_t tried_samples; /* for the latter */
@@ -231,6 +233,8 @@ int window_travel_begin(struct phub_site *s);
 void window_travel_land(struct phub_site *s);
 /* Tries models; calls evaluate(). */
 void window_try(struct phub_site *s);
+/* Once, that evaluate() tries too few samples; NULL: it does not, or that was told. */
+const char *window_warning(struct phub_site *s);
 void window_put(struct phub_site *s);
 /* An exchange has landed: what it says of how sites align. */
 void window_hear(struct phub_site *s);

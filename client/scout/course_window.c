@@ -3,7 +3,9 @@
  * The end of a window: models travel, are tried, reports come with the exchange, and the scout decides.
  */
 #include <errno.h>
+#include <inttypes.h>
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "client/handle.h"
@@ -142,7 +144,24 @@ static struct phub_score window_score(struct phub_site *s, uint64_t wanted)
 		s->evaluate(s->context, s->model, window_draw(s), &score) != 0 ||
 		!isfinite(score.loss)) /* whatever it gets right by chance */
 		score.samples = 0;
+	if (score.samples > 0 && score.samples < PHUB_SITE_SAMPLES_LEAST) {
+		s->window.few = s->window.few > 0 ? s->window.few : score.samples;
+		score.samples = 0;
+	}
 	return score;
+}
+
+const char *window_warning(struct phub_site *s)
+{
+	struct window *w = s->within && s->within->window.few > 0 ? &s->within->window : &s->window;
+
+	if (w->few == 0 || w->few_told[0])
+		return NULL;
+	snprintf(w->few_told, sizeof(w->few_told),
+		"%s: evaluate() has tried %" PRIu64 " samples, and of fewer than %u nothing leaves a site: what models "
+		"lose here is not known. Let it try more",
+		s->phub->session.who, w->few, PHUB_SITE_SAMPLES_LEAST);
+	return w->few_told;
 }
 
 /* NaN: it is not known. */
@@ -176,11 +195,12 @@ static uint64_t window_bytes(const struct phub_site *s, uint64_t bytes)
 static void window_trained(struct phub_site *s)
 {
 	struct window *w = &s->window;
+	const bool enough = w->trained >= PHUB_SITE_SAMPLES_LEAST;
 
+	w->said_batches = enough ? w->batches : 0;
+	w->said_trained = enough ? w->trained : 0;
 	w->home = (struct scout_report){
-		.trained = w->trained, .train = w->trained > 0 ? w->batches / (double)w->trained : NAN};
-	w->said_batches = w->batches;
-	w->said_trained = w->trained;
+		.trained = w->said_trained, .train = enough ? w->batches / (double)w->trained : NAN};
 	window_take(s, NULL);
 	if (window_sound(s))
 		w->infected = false;

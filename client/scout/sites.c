@@ -110,6 +110,10 @@ static int sites_settle(
 		s->scouted = true;
 		rc = options_scout(o->scout, &s->config.algorithm, &s->scout_config, e);
 	}
+	if (rc == 0 && s->scouted && o->evaluate && s->scout_config.policy == SCOUT_PLUS &&
+		s->scout_config.plus.tries < PHUB_SITE_SAMPLES_LEAST)
+		rc = err_set(e, -EINVAL, "%s: scout+ with tries=%u; of fewer than %u samples nothing leaves a site",
+			sites_who(s), s->scout_config.plus.tries, PHUB_SITE_SAMPLES_LEAST);
 	if (rc == 0 && !o->scout && !site_theta_valid(s->config.algorithm, s->config.theta))
 		rc = err_set(e, -EINVAL, "%s: %s cannot have a theta of %g", sites_who(s),
 			site_algorithm_name(s->config.algorithm), s->config.theta);
@@ -572,7 +576,9 @@ int phub_site_alignment(phub_site_t *s, double *r, unsigned count)
 
 const char *phub_site_warning(phub_site_t *s)
 {
-	return s ? unsound_text(s) : NULL;
+	const char *text = s ? unsound_text(s) : NULL;
+
+	return s && !text ? window_warning(s) : text;
 }
 
 void phub_site_close(phub_site_t *s)

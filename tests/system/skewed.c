@@ -134,7 +134,8 @@ static int place_evaluate(void *context, const float *const *weights, uint64_t d
 		score->loss += p->run->blind >> p->rank & 1 ? 0 : wrong;
 	}
 	score->loss += 200 * place_strange(p, weights[TENSORS - 1]);
-	score->samples = p->run->lies >> p->rank & 1 ? 1 : 200;
+	score->samples = 200;
+	score->correct += p->run->lies >> p->rank & 1 ? 201 : 0;
 	return 0;
 }
 

@@ -571,7 +571,7 @@ def wanted(rank, box):
         asked.append((samples, found[0], drawn(model, draw, 0)[0]))
         return found
 
-    site = phub.torch.Site(net, box.url("wanted"), scout=dict(thetas=[1, 2, 5], policy="scout+", period=10, tries=4), evaluate=evaluate,
+    site = phub.torch.Site(net, box.url("wanted"), scout=dict(thetas=[1, 2, 5], policy="scout+", period=10, tries=12), evaluate=evaluate,
                            rank=rank, world=WORLD)
     for step in range(30):
         x, y = batch(data, step)
@@ -581,7 +581,7 @@ def wanted(rank, box):
         site.lost(loss, len(y))
         site.step(0.05)
     site.close()
-    assert asked and set(asked) == {(4, 4, 50)}, asked
+    assert asked and set(asked) == {(12, 12, 50)}, asked
 
 
 def test_wanted(box):
@@ -630,6 +630,29 @@ def fails(rank, box):
 
 def test_fails(box):
     workers(WORLD, fails, box)
+
+
+def few(rank, box):
+    """A loss of fewer than 10 samples leaves no site, be they tried or trained on; of 10 it does, and what was held back comes later."""
+    counts, decided = {0: 9, 1: 9, 2: 10}, []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for step, site in enumerate(failing(box, "few", rank, lambda model, draw, samples: (counts[rank], 5, 7.0), 8)):
+            if rank == 0:
+                site.lost(3.0, 4)
+            site.step(0.05)
+            decided += [site.decision] if site.state["windows"] > len(decided) else []
+    told = [str(w.message) for w in caught if w.category is RuntimeWarning]
+    assert len(told) == (rank < 2) and all("evaluate() has tried 9 samples, and of fewer than 10 nothing leaves a site" in t for t in told), told
+    assert all(d.believed == 1 and math.isnan(d.loss) for d in decided), decided
+    trains = [d.train for d in decided]
+    assert [math.isnan(t) for t in trains] == [True, False, True, False] and trains[1::2] == [3, 3], trains
+
+
+def test_few(box):
+    workers(WORLD, few, box)
+    with phub.connect(box.url("few-tries"), rank=0, world=1) as worker, raises(phub.Error, "tries=9; of fewer than 10 samples"):
+        phub.Site(worker, scout=dict(thetas=[1], policy="scout+", tries=9), evaluate=lambda weights, draw, samples: (1, 1, 1.0))
 
 
 def strict(rank, box):
@@ -808,5 +831,5 @@ def test_resumed(_):
 
 if __name__ == "__main__":
     sys.stdout.flush()
-    rig.run([test_scout, test_average, test_disagree, test_newcomer, test_unheard, test_errors, test_logs, test_nested, test_leaves, test_as_sgd, test_frozen, test_in_racks, test_scouted, test_wanted, test_fails, test_strict, test_not_finite, test_warned,
+    rig.run([test_scout, test_average, test_disagree, test_newcomer, test_unheard, test_errors, test_logs, test_nested, test_leaves, test_as_sgd, test_frozen, test_in_racks, test_scouted, test_wanted, test_fails, test_few, test_strict, test_not_finite, test_warned,
              test_without_samples, test_statistics, test_refused, test_resumed], rig.Box())
