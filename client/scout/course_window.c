@@ -226,6 +226,8 @@ static void window_level(struct phub_site *s)
 		return;
 	window_take_mean(s);
 	score = window_score(s, s->scout.tries);
+	if (score.correct > score.samples) /* it cannot be: nor need its loss */
+		score.samples = 0;
 	w->levels[1] = score.samples > 0 ? score.loss / (double)score.samples : NAN;
 	w->tried_samples = score.samples;
 }

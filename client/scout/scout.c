@@ -609,6 +609,7 @@ int scout_observe(
 	struct scout *scout, const struct scout_report *reports, unsigned sites, struct scout_decision *decision)
 {
 	const bool replays = scout->config.policy == SCOUT_REPLAY, follows = scout->config.policy == SCOUT_PLUS;
+	const bool asked = follows && scout->plus.asked > 0;
 	const double before = scout_theta(scout);
 	struct trust trust;
 	unsigned told;
@@ -626,6 +627,8 @@ int scout_observe(
 	decision->seen = scout->now;
 	scout->index = follows ? scout_follow(scout, decision) : scout_search(scout, decision, &trust);
 	trust_tell(reports, sites, !follows, decision->reason, sizeof(decision->reason));
+	if (asked)
+		trust_tell_untried(reports, sites, decision->reason, sizeof(decision->reason));
 	scout->now = (struct plus_window){0};
 	scout->window++;
 	decision->theta = scout_theta(scout);

@@ -322,6 +322,19 @@ static void trust_tell_trials(const struct scout_report *reports, unsigned sites
 	trust_append(text, room, more);
 }
 
+void trust_tell_untried(const struct scout_report *reports, unsigned sites, char *text, size_t room)
+{
+	unsigned untried = 0;
+
+	for (unsigned i = 0; i < sites; i++) {
+		if (!isnan(trust_trial(&reports[i])))
+			return;
+		untried += trust_is_untried(&reports[i]);
+	}
+	if (untried > 0)
+		trust_append(text, room, "; what the mean model loses is known at no site");
+}
+
 void trust_tell(const struct scout_report *reports, unsigned sites, bool travels, char *text, size_t room)
 {
 	trust_tell_sites(reports, sites, &trust_broken, sites, text, room);

@@ -88,4 +88,7 @@ void trust_weigh(const struct scout_report *reports, unsigned sites, double trim
  */
 void trust_tell(const struct scout_report *reports, unsigned sites, bool travels, char *text, size_t room);
 
+/* Likewise, where the mean model was to be tried: that no site says what it loses, or none a number. */
+void trust_tell_untried(const struct scout_report *reports, unsigned sites, char *text, size_t room);
+
 #endif

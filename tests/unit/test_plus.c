@@ -337,6 +337,9 @@ static void test_budgets(void **state)
 	chance_seed = 4;
 	world_init(&w, 10);
 	w.tells = true;
+	while (!w.plus.settled)
+		world_turn(&w);
+	assert_true(w.bytes > 0 && w.plus.bytes == 0); /* what it took to settle pays for no probe */
 	world_settle(&w);
 	w.bytes = w.bytes_probe = 0;
 	for (unsigned i = 0; i < 20000; i++) {
@@ -349,7 +352,7 @@ static void test_budgets(void **state)
 	w.each = 2 * w.config.tries; /* who tries more than is asked for has fewer trials */
 	for (unsigned i = 0; i < 20000; i++) {
 		world_turn(&w);
-		assert_true(w.plus.tried <= 3 * w.config.work_part * w.plus.trained || i < 10);
+		assert_true(w.plus.tried <= 3 * w.config.work_part * w.plus.trained || i < 20);
 	}
 	assert_true(w.plus.tried > w.config.work_part * w.plus.trained);
 	w.config.bytes_part = 0;
@@ -670,6 +673,20 @@ static unsigned part_turn(struct world *w, double train, double after)
 	return w->index;
 }
 
+/* What is hard to learn is no drift of models: the mean model's loss is no more than twice the sites' own. */
+static void test_not_twice(void **state)
+{
+	struct world w;
+	unsigned at;
+
+	(void)state;
+	world_init(&w, 4);
+	at = world_settle(&w);
+	for (unsigned i = 0; i < 4; i++)
+		assert_int_equal(part_turn(&w, 1.5, 2.5), at);
+	assert_true(w.plus.apart == 0);
+}
+
 /* Models that have drifted apart: theta is tight until trials there say that the mean is sound, and less loose after
  * that; of those that never are it says so. Where nobody tries models any more it goes on. */
 static void test_apart(void **state)
@@ -697,6 +714,8 @@ static void test_apart(void **state)
 		assert_int_equal(w.verdict.cause, run == 2 ? PLUS_NORM : PLUS_FIRST);
 		if (run < 2)
 			assert_true(world_settle(&w) < at && w.plus.ease == 0.5);
+		else
+			assert_true(w.plus.ease == 1); /* it was not theta */
 	}
 }
 
@@ -765,6 +784,7 @@ int main(void)
 		cmocka_unit_test(test_idle),
 		cmocka_unit_test(test_norm),
 		cmocka_unit_test(test_apart),
+		cmocka_unit_test(test_not_twice),
 		cmocka_unit_test(test_limits),
 	};
 

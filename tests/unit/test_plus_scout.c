@@ -241,6 +241,40 @@ static void test_samples_of_who_trains(void **state)
 	assert_true(d.seen.trained == 0 && d.seen.tried == 0);
 }
 
+/* What the window has done to the mean model is by sites that knew it before and after. That nobody knows it is said,
+ * where it was asked for. */
+static void test_before_and_after(void **state)
+{
+	struct scout_report reports[SITES];
+	struct scout_decision d;
+	struct scout_config c;
+	struct scout scout;
+	struct err e;
+
+	(void)state;
+	scout_defaults(&c);
+	c.policy = SCOUT_PLUS;
+	memcpy(c.thetas, grid, sizeof(grid));
+	c.theta_count = THETAS;
+	c.model_bytes = MODEL;
+	assert_int_equal(plus_needs(&c.plus, SITE_LOCAL, grid, THETAS), 0);
+	assert_int_equal(scout_init(&scout, &c, &e), 0);
+	for (unsigned window = 0; window < 2; window++) {
+		for (unsigned k = 0; k < SITES; k++)
+			reports[k] = (struct scout_report){.trained = 3000,
+				.train = 0.5,
+				.tried = 40,
+				.before = k < SITES - 1 ? 2 : NAN,
+				.after = window          ? NAN
+					 : k < SITES - 1 ? 1
+							 : 9};
+		scout_hear_all(&scout, 10, 10, 0.02, 1.0 / SITES, 0.1);
+		assert_int_equal(scout_observe(&scout, reports, SITES, &d), 0);
+		assert_true(window || (d.seen.before == 2 && d.seen.after == 1));
+		assert_int_equal(window, strstr(d.reason, "; what the mean model loses is known at no site") != NULL);
+	}
+}
+
 /* Of a model all of which is trained it is another reason, and batch normalization none. */
 static void test_says_no_statistics(void **state)
 {
@@ -429,6 +463,7 @@ int main(void)
 		cmocka_unit_test(test_scout),
 		cmocka_unit_test(test_says_all),
 		cmocka_unit_test(test_says_doubt),
+		cmocka_unit_test(test_before_and_after),
 		cmocka_unit_test(test_says_no_statistics),
 		cmocka_unit_test(test_samples_of_who_trains),
 		cmocka_unit_test(test_doubts_later),

@@ -194,6 +194,15 @@ static const char *amiss(const struct scout_report *reports, unsigned sites, boo
 	return text;
 }
 
+static const char *untried(const struct scout_report *reports, unsigned sites)
+{
+	static char text[ROOM];
+
+	snprintf(text, sizeof(text), "why");
+	trust_tell_untried(reports, sites, text, sizeof(text));
+	return text;
+}
+
 static void test_amiss(void **state)
 {
 	struct scout_report reports[SITES];
@@ -288,6 +297,12 @@ static void test_trials(void **state)
 	for (unsigned i = 0; i < SITES; i++)
 		reports[i] = (struct scout_report){.tried = 0, .after = NAN}; /* there was no time for that */
 	assert_string_equal(amiss(reports, SITES, false), "why");
+	assert_string_equal(untried(reports, SITES), "why; what the mean model loses is known at no site");
+	reports[2] = (struct scout_report){.tried = 200, .after = 0.3};
+	assert_string_equal(untried(reports, SITES), "why");
+	for (unsigned i = 0; i < SITES; i++)
+		reports[i] = (struct scout_report){.unfit = SCOUT_IDLE};
+	assert_string_equal(untried(reports, SITES), "why");
 	for (unsigned i = 0; i < SITES; i++)
 		reports[i] = (struct scout_report){.tried = 200, .after = i == 2 ? 400 : 0.3 + 0.05 * i};
 	assert_string_equal(amiss(reports, SITES, false),
