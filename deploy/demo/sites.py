@@ -13,10 +13,14 @@ starts a box and five of these, with a scout that sets theta. At a box that runs
 the rest by turns; with --drift they are dealt out anew on the way, and nothing tells the sites but their data. Rank 0 prints the accuracy of the mean of all sites' models on the test set, and what a site has sent in training:
 as the log has it, where there is one, and so as `phub scout compare` shows it; else what this site has. That mean is formed when
 all is over, for the score alone, and its bytes are told apart.
+
+With --checkpoint FILE each site saves its model and itself to FILE.RANK.STEP, the last two, and all go on from there when they were
+killed and are started again, as if nothing had been in between.
 """
 
 import argparse
 import contextlib
+import glob
 import json
 import math
 import os
@@ -118,8 +122,8 @@ def open_site(net, images, labels, url=None, scout=None, evaluate=None, **option
                            momentum=0.9, weight_decay=DECAY, rate_first=RATE, clip=1, warmup=100, **options)  # fmt: skip
 
 
-def train(site, net, images, labels, steps, seed, told, take=lambda step: None):
-    """All steps; take(step) before each, as Share has it, and told(step, loss) after each."""
+def train(site, net, images, labels, steps, seed, told, take=lambda step: None, begin=0):
+    """All steps from `begin` on; take(step) before each, as Share has it, and told(step, loss) after each."""
     drawn = batches(len(labels), seed)
     for step in range(steps):
         others = take(step) if step > 0 else None
@@ -128,6 +132,8 @@ def train(site, net, images, labels, steps, seed, told, take=lambda step: None):
             drawn = batches(len(labels), seed)
             site.set_samples(len(labels))
         chosen = next(drawn)
+        if step < begin:
+            continue
         net.zero_grad(set_to_none=True)
         loss = None
         if len(chosen):
@@ -137,6 +143,35 @@ def train(site, net, images, labels, steps, seed, told, take=lambda step: None):
             site.lost(loss, len(chosen))
         site.step(RATE if step < LATE * steps else RATE / 10)
         told(step + 1, loss)
+
+
+class Checkpoints:
+    """The last two of this site. None is more than one ahead of the others, so when they are killed there is a step that all have."""
+
+    def __init__(self, path, every, rank, world, url):
+        self.path, self.every = f"{path}.{rank}", every
+        mine = self.steps()[-2:]
+        told = torch.zeros(world, 2)
+        told[rank, : len(mine)] = torch.tensor(mine)
+        with phub.connect(phub.job_url(url, "-saved")) as worker:
+            told = torch.from_numpy(worker.push_pull(told.numpy()))
+        self.step = int(max((step for step in told[0] if all(step in row for row in told)), default=0))
+        if self.step == 0 and told.any():
+            raise RuntimeError(f"there is no step that all sites have saved ({path}.RANK.STEP); without these files they begin anew")
+        self.saved = torch.load(f"{self.path}.{self.step}") if self.step else {"model": None, "site": None}
+
+    def steps(self):
+        return sorted(int(name.rsplit(".", 1)[1]) for name in glob.glob(f"{glob.escape(self.path)}.*") if name.rsplit(".", 1)[1].isdecimal())
+
+    def save(self, step, net, site):
+        if step % self.every:
+            return
+        torch.save({"model": net.state_dict(), "site": site.state_dict()}, f"{self.path}.new")
+        os.replace(f"{self.path}.new", f"{self.path}.{step}")
+        site.worker.barrier()
+        for old in self.steps():
+            if not step - self.every <= old <= step:
+                os.remove(f"{self.path}.{old}")
 
 
 def floats(net):
@@ -217,6 +252,8 @@ def arguments():
     parser.add_argument("--period", type=whole, default=50, help="steps between its decisions (%(default)s)")
     parser.add_argument("--steps", type=whole, default=STEPS, help="(%(default)s)")
     parser.add_argument("--seed", type=number(int, "0 to 2^32", lambda x: 0 <= x <= 2**32), default=1, help="of weights, images and their order (%(default)s)")
+    parser.add_argument("--checkpoint", metavar="FILE", help="of each site, FILE.RANK.STEP, which it goes on from")
+    parser.add_argument("--every", type=whole, default=100, help="steps between checkpoints (%(default)s)")
     parser.add_argument("--log", help="of the run and the scout's decisions, lines of JSON")
     a = parser.parse_args()
     for name, allowed in (("algorithm", GRIDS), ("policy", (*POLICIES, "replay"))):  # the environment's, which has a replay's thetas, too
@@ -239,7 +276,7 @@ def scout_of(a):
 
 def teller(site):
     """What rank 0 says: each decision, or how far it is."""
-    windows = 0
+    windows = site.state["windows"]
 
     def told(step, loss):
         nonlocal windows
@@ -282,9 +319,22 @@ def main():
         print("sites.py: one site alone; for several: phub scout run --sites 5 -- deploy/demo/sites.py", file=sys.stderr)
     share = Share(rank, world, {0: a.skew, **a.drift}, a.seed)
     net = make_net(a.norm, a.seed)
+    kept = Checkpoints(a.checkpoint, a.every, rank, world, a.url) if a.checkpoint else None
+    begin, state = (kept.step, kept.saved["site"]) if kept else (0, None)
+    if begin:
+        net.load_state_dict(kept.saved["model"])
+    if begin and rank == 0:
+        print(f"sites.py: goes on from step {begin}", flush=True)
     site = open_site(net, *share.now, a.url, scout_of(a), share.evaluate, algorithm=a.algorithm, theta=None if a.policy else a.theta,
-                     outer=a.outer, log=a.log)  # fmt: skip
-    train(site, net, *share.now, a.steps, a.seed * world + rank, teller(site) if rank == 0 else lambda step, loss: None, share.take)
+                     outer=a.outer, log=a.log, state=state)  # fmt: skip
+    tell = teller(site) if rank == 0 else lambda step, loss: None
+
+    def told(step, loss):
+        tell(step, loss)
+        if kept:
+            kept.save(step, net, site)
+
+    train(site, net, *share.now, a.steps, a.seed * world + rank, told, share.take, begin)
     state = site.state
     there = site.ranks  # those that are lost do not come to take a mean
     bytes_mean = average(net, a.url, there)

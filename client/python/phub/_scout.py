@@ -198,6 +198,8 @@ for _name, _result, _arguments in (
     ("phub_site_ranks", _I, [_P, ctypes.POINTER(_U32), _U]),
     ("phub_site_decision", _I, [_P, ctypes.POINTER(_Decision)]),
     ("phub_site_alignment", _I, [_P, ctypes.POINTER(_D), _U]),
+    ("phub_site_save", ctypes.c_int64, [_P, ctypes.c_char_p, ctypes.c_size_t]),
+    ("phub_site_load", _I, [_P, ctypes.c_char_p, ctypes.c_size_t]),
     ("phub_site_close", None, [_P]),
 ):
     getattr(lib, _name).restype = _result
@@ -463,6 +465,17 @@ class Site:
         self._trained.append(trained)
         self._names.append(name)
         return index
+
+    def save(self) -> bytes:
+        """For a checkpoint, between two steps: all of it but the weights, which are to be saved beside it."""
+        out = ctypes.create_string_buffer(check(lib.phub_site_save(self._p(), None, 0)))
+        check(lib.phub_site_save(self._p(), out, len(out)))
+        return out.raw
+
+    def load(self, state: bytes) -> None:
+        """What it had saved, before start(), after all tensors were named and have their weights of then: when all sites do so,
+        training goes on bit for bit (phub_site_load())."""
+        check(lib.phub_site_load(self._p(), state, len(state)))
 
     def start(self, timeout: Optional[float] = None) -> None:
         """Collective: joins the others. All have rank 0's weights, or those of a job that runs."""

@@ -4,7 +4,7 @@
 import errno
 import os
 import warnings
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
 import torch
 
@@ -33,6 +33,12 @@ def classification(inputs: torch.Tensor, labels: torch.Tensor, count: int = 400)
         return len(chosen), int((out.argmax(1) == labels[chosen]).sum()), float(loss)
 
     return evaluate
+
+
+def _bytes(state: Mapping[str, torch.Tensor], name: str) -> bytes:
+    if name not in state:
+        raise ValueError(f"the state has no {name!r}: it is not state_dict()'s, or that of a site with others, or none, within")
+    return bytes(state[name].contiguous().numpy())
 
 
 class Site:
@@ -64,6 +70,10 @@ class Site:
     within=dict(url="phub://box/rack", rank=r, world=n, algorithm="local", theta=1) talks tightly in a rack, and this one, with
     theta=20, over its uplink. Its momentum and weight_decay are those of the steps; `inner` is that phub.Site.
      float32 on the CPU. With resume=SECONDS a step that loses the box waits for it and goes on.
+
+    A checkpoint is model.state_dict() and state_dict() of this, of each site its own, after the same step, torch.save()d.
+    To go on from it: model.load_state_dict(), then `state=` what state_dict() gave here; or start=False, load_state_dict(), and
+    start(), which is collective then. What goes on does so bit for bit, where all sites do; state["steps"] is where.
     """
 
     def __init__(
@@ -78,6 +88,8 @@ class Site:
         evaluate: Optional[Evaluate] = None,
         log: Optional[str] = None,
         within: Optional[Dict[str, Any]] = None,
+        state: Optional[Mapping[str, torch.Tensor]] = None,
+        start: bool = True,
         **options: Any,
     ):
         own = {name: options.pop(name) for name in _OF_SITE if name in options}
@@ -90,21 +102,49 @@ class Site:
         self._inner_worker: Optional[Worker] = None
         self.inner: Optional[Bare] = None
         self._site: Optional[Bare] = None
+        self._saved = state
+        policy = os.environ.get("PHUB_SCOUT_POLICY") or (scout or {}).get("policy")
+        self._unheard: Optional[int] = 0 if policy == "scout+" and evaluate else None
         self.worker = connect(url, **launched(options))
-        try:
+
+        def begin() -> None:
             if within is not None:
                 self._open_inner(dict(within), named)
             self._site = Bare(self.worker, algorithm, theta, outer=outer, scout=scout, evaluate=evaluate and self._try, log=log,
                               within=self.inner, **own)  # fmt: skip
             for name, tensor, trained in named if within is None else ():
                 self._site.tensor(name, tensor.data_ptr(), tensor.numel(), trained)
+            if self._saved is not None:
+                self._site.load(_bytes(self._saved, "site"))
+            self._saved = None
             self._resumed(self._site.start)
+
+        self._begin: Optional[Callable[[], None]] = begin
+        if start:
+            self.start()
+
+    def start(self) -> None:
+        """Of one that was made with start=False; collective."""
+        begin, self._begin = self._begin, None
+        if begin is None:
+            raise ValueError("this site has started")
+        try:
+            begin()
         except BaseException:
             self._abandon()
             raise
         self._touch()
-        policy = os.environ.get("PHUB_SCOUT_POLICY") or (scout or {}).get("policy")
-        self._unheard: Optional[int] = 0 if policy == "scout+" and evaluate else None
+
+    def state_dict(self) -> Dict[str, torch.Tensor]:
+        """Between two steps: all of this site but the model, as bytes that torch.save() takes."""
+        sites = {"site": self._site, "inner": self.inner}
+        return {name: torch.frombuffer(bytearray(site.save()), dtype=torch.uint8) for name, site in sites.items() if site is not None}
+
+    def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
+        """Of one that was made with start=False, before start(); the model has its weights of then."""
+        if self._begin is None:
+            raise ValueError("this site has started; make it with start=False, or with state=")
+        self._saved = state
 
     def _named(self) -> List[Tuple[str, torch.Tensor, bool]]:
         """What is exchanged: parameters, those trained that require gradients, then buffers, of floats."""
@@ -123,6 +163,8 @@ class Site:
         self.inner = Bare(self._inner_worker, evaluate=evaluate, **own)
         for name, tensor, trained in named:
             self.inner.tensor(name, tensor.data_ptr(), tensor.numel(), trained)
+        if self._saved is not None:
+            self.inner.load(_bytes(self._saved, "inner"))
         self.inner.start()
 
     def _touch(self) -> None:

@@ -1,0 +1,158 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""phub.torch.Site from a checkpoint of torch's: killed by kill -9 and begun again it goes on bit for bit, and so does the example.
+
+This process only forks, as in test_sites_python.py, and workers compute."""
+
+import json
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+
+import python_rig as rig
+from python_rig import raises
+from test_sites_example import EXAMPLE, no_data
+from test_sites_python import WORLD, batch, bytes_of, connect, data_of, make_net, numpy, phub, torch, workers
+
+STEPS = 60
+RUNS = {"local": {"theta": 7}, "gaia": {"algorithm": "gaia", "theta": 0.1}, "dgc": {"algorithm": "dgc", "theta": 0.05},
+        "diloco": {"theta": 6, "outer": "nesterov"}, "hill": {"scout": {"policy": "hill", "thetas": [1, 2, 5, 10], "first": 5, "period": 10}},
+        "plus": {"scout": {"policy": "scout+", "thetas": [1, 2, 5, 10], "period": 10}}}  # fmt: skip
+
+
+def trained(rank, url, name, folder, save=None, go_on=False):
+    """From the start, or from what was saved; killed three steps after it has saved."""
+    net, data = make_net(rank), data_of(rank)
+    saved = torch.load(f"{folder}/{name}.{rank}") if go_on else {"site": None}
+    options = dict(RUNS[name])
+    if go_on:
+        net.load_state_dict(saved["model"])
+    if "scout" in options:
+        options["evaluate"] = phub.torch.classification(*data)
+    site = phub.torch.Site(net, url, rank=rank, world=WORLD, reproducible=True, state=saved["site"] if rank else None, start=rank > 0, **options)
+    if rank == 0:  # the other way to say it
+        if go_on:
+            site.load_state_dict(saved["site"])
+        site.start()
+        with raises(ValueError, "has started"):
+            site.load_state_dict({})
+    begin = site.state["steps"]
+    for step in range(begin, STEPS):
+        x, y = batch(data, step)
+        net.zero_grad()
+        loss = torch.nn.functional.cross_entropy(net(x), y)
+        loss.backward()
+        site.lost(loss.item(), len(y))
+        site.step(0.05)
+        if step + 1 == save:
+            torch.save({"model": net.state_dict(), "site": site.state_dict()}, f"{folder}/{name}.{rank}")
+        if save and step + 1 == save + 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+    state = site.state
+    site.close()
+    return begin, bytes_of(net), state["theta"], state["windows"], state["bytes"], state["bytes_travel"]
+
+
+def killed(*arguments):
+    there = [rig.fork.Process(target=trained, args=(rank, *arguments)) for rank in range(WORLD)]
+    for process in there:
+        process.start()
+    for process in there:
+        process.join(rig.RESULT_S)
+    assert any(process.exitcode == -signal.SIGKILL for process in there), [process.exitcode for process in there]
+
+
+def test_goes_on(box):
+    """Killed after a step in the middle of an interval, and begun again by other processes from their files."""
+    with tempfile.TemporaryDirectory() as folder:
+        for at, name in enumerate(RUNS, 31):
+            whole = workers(WORLD, trained, box.url(name), name, folder)
+            killed(box.url(f"{name}-killed"), name, folder, at)
+            ended = workers(WORLD, trained, box.url(f"{name}-again"), name, folder, None, True)
+            assert [end[0] for end in ended] == [at] * WORLD, [end[0] for end in ended]
+            assert [end[1:] for end in ended] == [end[1:] for end in whole], (name, [end[2:] for end in ended], [end[2:] for end in whole])
+
+
+def by_hand(rank, box):
+    """phub.Site; the residual of Gaia at this site is what differs from the others."""
+    for begin, end in ((0, 11), (11, 20)):
+        with connect(box, f"hand{begin}", rank) as worker:
+            weights = numpy.full(50, rank, numpy.float32) if begin == 0 else kept[0].copy()
+            site = phub.Site(worker, "gaia", 0.3)
+            site.tensor("w", weights.ctypes.data, 50)
+            if begin:
+                with raises(phub.Error, "no state of a site"):
+                    site.load(b"nothing")
+                weights[0] += 1
+                with raises(phub.Error, "the weights of tensor 'w' are not those"):
+                    site.load(kept[1])
+                weights[0] -= 1
+                weights[:] = kept[0]
+                site.load(kept[1])
+            site.start()
+            assert site.state["steps"] == begin
+            for step in range(begin, end):
+                gradient = (weights - rank + 0.1 * step).astype(numpy.float32)
+                site.step([gradient.ctypes.data], 0.1)
+            kept = weights.copy(), site.save()
+            site.close()
+            worker.leave()
+    return kept[0].tobytes()
+
+
+def at_once(rank, box):
+    with connect(box, "once", rank) as worker:
+        weights = numpy.full(50, rank, numpy.float32)
+        site = phub.Site(worker, "gaia", 0.3)
+        site.tensor("w", weights.ctypes.data, 50)
+        site.start()
+        for step in range(20):
+            gradient = (weights - rank + 0.1 * step).astype(numpy.float32)
+            site.step([gradient.ctypes.data], 0.1)
+        site.close()
+    return weights.tobytes()
+
+
+def test_addresses(box):
+    assert workers(WORLD, by_hand, box) == workers(WORLD, at_once, box)
+
+
+def example(folder, name, *words):
+    command = [rig.BUILD / "phub", "scout", "run", "--sites", "2", "--policy", "scout+", "--out", f"{folder}/{name}.jsonl", "--", EXAMPLE, "--period", "10",
+               "--drift", "20:100", "--steps", "70", *words]  # fmt: skip
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, stdin=subprocess.DEVNULL, start_new_session=True)
+
+
+def end_of(process):
+    text = process.communicate(timeout=rig.RESULT_S)[0]
+    assert process.returncode == 0, text
+    return text, re.search("accuracy.*", text)[0]
+
+
+def test_example(_):
+    """deploy/demo/sites.py --checkpoint, all of it killed and started again; the log goes on."""
+    if no_data():
+        return no_data()
+    with tempfile.TemporaryDirectory() as folder:
+        _, whole = end_of(example(folder, "whole"))
+        first = example(folder, "broken", "--checkpoint", f"{folder}/kept", "--every", "15")
+        for line in first.stdout:
+            if "step 40:" in line:
+                break
+        os.killpg(first.pid, signal.SIGKILL)
+        first.communicate()
+        text, ended = end_of(example(folder, "broken", "--checkpoint", f"{folder}/kept", "--every", "15"))
+        assert "goes on from step 30" in text or "goes on from step 45" in text, text
+        assert ended == whole, (ended, whole)
+        lines = [json.loads(line) for line in pathlib.Path(folder, "broken.jsonl").read_text().splitlines()]
+        assert [line["action"] for line in lines if line["scout"] == "site"].count("restarted") == 1, lines
+        assert len(list(pathlib.Path(folder).glob("kept.*"))) == 4, list(pathlib.Path(folder).iterdir())
+
+
+if __name__ == "__main__":
+    sys.stdout.flush()
+    rig.run([test_goes_on, test_addresses, test_example], rig.Box())
