@@ -66,7 +66,7 @@ struct advise {
 	uint64_t end_ns;            /* of this window */
 	double total;               /* bytes that a site has sent, the mean, */
 	double total_bsp;           /* and would have sent by BSP in what was reported */
-	double rate;                /* of learning, the last that was said */
+	double rate;                /* of learning, in the last window that said it */
 	unsigned waiting;
 	int fd;
 	FILE *log;
@@ -178,6 +178,28 @@ static void advise_record(struct advise *a, const struct scout_report *reports, 
 	fflush(stdout);
 }
 
+static int advise_compare_reals(const void *a, const void *b)
+{
+	const double one = *(const double *)a, other = *(const double *)b;
+
+	return (one > other) - (one < other);
+}
+
+/* Of learning, which is one for all: the middle one, of two the higher, as theta may be looser by a lower one. */
+static void advise_listen_to_rates(struct advise *a)
+{
+	double rates[ADVISE_SITES_MAX];
+	unsigned count = 0;
+
+	for (unsigned k = 0; k < a->options->sites; k++)
+		if (a->sites[k].here && a->sites[k].said.exchanges > 0 && !isnan(a->sites[k].said.rate))
+			rates[count++] = a->sites[k].said.rate;
+	if (count == 0)
+		return;
+	qsort(rates, count, sizeof(*rates), advise_compare_reals);
+	a->rate = rates[count / 2];
+}
+
 /* By how far all have moved: for a middle one. */
 static int advise_compare(const void *a, const void *b)
 {
@@ -208,8 +230,8 @@ static void advise_listen_to_moves(struct advise *a)
 			continue;
 		lines[count++] = line;
 		weights += line->weight;
-		a->rate = isnan(line->rate) ? a->rate : line->rate;
 	}
+	advise_listen_to_rates(a);
 	if (2 * count < a->options->sites || count == 0 || broken) {
 		if (a->scout.config.policy == SCOUT_PLUS)
 			scout_hear(&a->scout, NAN, NAN, NAN, a->rate);
@@ -245,6 +267,8 @@ static uint64_t advise_step(const struct advise *a)
 	for (unsigned k = 0; k < a->options->sites; k++)
 		if (a->sites[k].here)
 			steps[count++] = a->sites[k].said.step;
+	if (count == 0) /* a window begins with a report */
+		return period;
 	qsort(steps, count, sizeof(*steps), advise_compare_steps);
 	step = steps[(count - 1) / 2];
 	return 2 * count <= a->options->sites && step > period ? period : step;

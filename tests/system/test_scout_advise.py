@@ -132,6 +132,10 @@ def advise_pulls():
         for window, lie in ((1, 1e300), (2, 0), (3, 1e300), (4, 0)):
             answer = a.ask(*(moves(k, 100 * window, lie if k == 1 else 1.2, weight=1) for k in range(3)))[0]
         check(answer["sync_every"] > 1, f"a lie was believed: {answer}")
+    with Advisor("--policy", "scout+", sites=3) as a:  # one of three says that it learns no more
+        for window in range(1, 13):
+            answer = a.ask(*(moves(k, 100 * window, 4 / 3 / 50, weight=1, rate=1e-9 if k == 2 and window > 8 else 0.05) for k in range(3)))[0]
+            check(window < 8 or answer["sync_every"] == 2, f"window {window}: {answer}")
 
 
 def advise_waits():
