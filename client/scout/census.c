@@ -9,6 +9,7 @@
 #include "client/handle.h"
 #include "client/scout/course.h"
 #include "client/scout/record.h"
+#include "phub/base/clock.h"
 
 int census_begin(struct phub_site *s, bool all)
 {
@@ -96,12 +97,19 @@ static void census_look(struct phub_site *s)
 		slots_get(s->slots_in, rank, &slot);
 		if (!site->there || (slot.flags & SLOT_HERE && !census_is_new(&slot)))
 			continue;
-		*site = (struct census_site){.waits = CENSUS_WAITS + 1, .steps = s->site.counts.steps};
+		*site = (struct census_site){.waits = CENSUS_WAITS + 1,
+			.until_ns = clock_now_ns() + CENSUS_WAITS_MS * 1000000ull,
+			.steps = s->site.counts.steps};
 	}
 	remaining = census_count(s);
 	for (uint32_t rank = 0; rank < s->world; rank++)
 		if (s->census.at[rank].waits > CENSUS_WAITS)
 			s->census.at[rank].remaining = remaining;
+}
+
+static bool census_may_wait(const struct census_site *site)
+{
+	return site->waits > 1 || clock_now_ns() < site->until_ns;
 }
 
 void census_take(struct phub_site *s)
@@ -117,7 +125,7 @@ void census_take(struct phub_site *s)
 
 		slots_get(s->slots_in, rank, &slot);
 		comes = !site->there && slot.flags & SLOT_HERE && !(slot.flags & SLOT_HELLO);
-		if (site->waits > 0 && !census_tell_gone(s, rank, site->waits > 1 && !comes))
+		if (site->waits > 0 && !census_tell_gone(s, rank, census_may_wait(site) && !comes) && site->waits > 1)
 			site->waits--;
 		site->there |= comes;
 		if (comes)

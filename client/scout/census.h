@@ -3,7 +3,7 @@
  * Who is there, round by round, for the decision log of the site that writes it, or of one that may go on with it: a
  * line for each site that was lost, left or came. Rounds' slots (slots.h) say who; why somebody is there no more the
  * box says, on a connection of its own. Where that has not come yet as the round without it lands, the line waits for
- * it, a few rounds at most.
+ * it: some rounds, and CENSUS_WAITS_MS, for rounds may be short and the host busy.
  *
  * The site's thread; nothing blocks.
  */
@@ -17,11 +17,12 @@
 
 struct phub_site;
 
-enum { CENSUS_WAITS = 8 };
+enum { CENSUS_WAITS = 8, CENSUS_WAITS_MS = 2000 };
 
 struct census_site {
 	bool there;
-	unsigned waits;     /* rounds that its line still waits for; 0: there is none */
+	unsigned waits;     /* rounds that its line still waits for at least, and one more; 0: there is none */
+	uint64_t until_ns;  /* and the time */
 	uint64_t steps;     /* of the line */
 	unsigned remaining; /* likewise: sites from then on */
 };

@@ -77,10 +77,11 @@ struct window {
 	double shown;           /* bytes of that in the window, mean of sites */
 };
 
-/* A line of the decision log that another site should have written, and so many rounds ago. */
+/* A line of the decision log that another site should have written, so many rounds ago, and then. */
 struct site_log_line {
 	struct site_log_line *next;
 	unsigned rounds;
+	uint64_t made_ns;
 	size_t bytes;
 	char text[];
 };

@@ -17,8 +17,11 @@
 #include "client/scout/environment.h"
 #include "client/scout/record.h"
 #include "client/scout/within.h"
+#include "phub/base/clock.h"
 
 enum { LOG_ROUNDS = CENSUS_WAITS + 2, LOG_TAIL_BYTES = 65536, LOG_KEY_FIELDS = 4 };
+
+#define LOG_HELD_NS ((CENSUS_WAITS_MS + 1000) * 1000000ull)
 
 static void log_forget(struct phub_site *s)
 {
@@ -110,6 +113,7 @@ static void log_hold(struct phub_site *s, const char *line, size_t bytes)
 		return;
 	held->next = NULL;
 	held->rounds = 0;
+	held->made_ns = clock_now_ns();
 	held->bytes = bytes;
 	memcpy(held->text, line, bytes);
 	while (*at)
@@ -308,9 +312,11 @@ static void log_go_on(struct phub_site *s, unsigned sites)
 /* Those of which it is known by now that they were written, or that no one else needs them, go. */
 static void log_age(struct phub_site *s)
 {
+	const uint64_t now_ns = clock_now_ns();
+
 	for (struct site_log_line *line = s->log.held; line; line = line->next)
 		line->rounds++;
-	while (s->log.held && s->log.held->rounds > LOG_ROUNDS) {
+	while (s->log.held && s->log.held->rounds > LOG_ROUNDS && now_ns > s->log.held->made_ns + LOG_HELD_NS) {
 		struct site_log_line *line = s->log.held;
 
 		s->log.held = line->next;
