@@ -28,20 +28,20 @@ static int course_memory(struct phub_site *s, struct err *e)
 	for (unsigned t = 0; t < tensors; t++)
 		largest = s->tensors[t].elements > largest ? s->tensors[t].elements : largest;
 	floats = (travels ? 4 : 3) * all + largest + 2 * slots;
-	head = s->world * (sizeof(*s->reports) + sizeof(*s->present_samples)) +
-	       tensors * (sizeof(*s->model) + 4 * sizeof(double)) + s->world * sizeof(*s->present);
+	head = s->world * (sizeof(*s->reports) + sizeof(*s->present.samples)) +
+	       tensors * (sizeof(*s->model) + 4 * sizeof(double)) + s->world * sizeof(*s->present.ranks);
 	s->block = all < PTRDIFF_MAX / 8 / sizeof(float) ? calloc(1, head + floats * sizeof(float)) : NULL;
 	if (!s->block)
 		return err_set(e, -ENOMEM, "%s: no memory for %zu floats of a site", s->phub->session.who, floats);
 	s->reports = s->block;
-	s->present_samples = (uint64_t *)(s->reports + s->world);
-	s->model = (const float **)(s->present_samples + s->world);
-	s->offered_square = (double *)(s->model + tensors);
-	s->said_sum = s->offered_square + tensors;
-	s->heard_sum = s->said_sum + tensors;
-	s->r = s->heard_sum + tensors;
-	s->present = (uint32_t *)(s->r + tensors);
-	s->offers = (float *)(s->present + s->world);
+	s->present.samples = (uint64_t *)(s->reports + s->world);
+	s->model = (const float **)(s->present.samples + s->world);
+	s->align.offered = (double *)(s->model + tensors);
+	s->align.said = s->align.offered + tensors;
+	s->align.heard = s->align.said + tensors;
+	s->align.r = s->align.heard + tensors;
+	s->present.ranks = (uint32_t *)(s->align.r + tensors);
+	s->offers = (float *)(s->present.ranks + s->world);
 	s->sums = s->offers + all;
 	s->scratch = s->sums + all;
 	s->zeros = s->scratch + all;
@@ -124,15 +124,15 @@ bool course_travels(const struct phub_site *s)
 /* Of those that have samples, or by these; where nobody has any all are alike. */
 double course_share(const struct phub_site *s, unsigned place)
 {
-	uint64_t total = 0, mine = s->present_samples[place];
+	uint64_t total = 0, mine = s->present.samples[place];
 	unsigned with_any = 0;
 
-	for (unsigned i = 0; i < s->present_count; i++) {
-		total += s->present_samples[i];
-		with_any += s->present_samples[i] > 0;
+	for (unsigned i = 0; i < s->present.count; i++) {
+		total += s->present.samples[i];
+		with_any += s->present.samples[i] > 0;
 	}
 	if (total == 0)
-		return 1.0 / s->present_count;
+		return 1.0 / s->present.count;
 	return s->weighted ? (double)mine / (double)total : (mine > 0) / (double)with_any;
 }
 
@@ -140,20 +140,20 @@ void course_count(struct phub_site *s)
 {
 	double share = 0;
 
-	s->present_count = 0;
+	s->present.count = 0;
 	for (uint32_t rank = 0; rank < s->world; rank++) {
 		struct slot slot;
 
 		slots_get(s->slots_in, rank, &slot);
 		if (!(slot.flags & SLOT_HERE) || slot.flags & SLOT_HELLO)
 			continue;
-		s->present[s->present_count] = rank;
-		s->present_samples[s->present_count++] = slot.samples;
+		s->present.ranks[s->present.count] = rank;
+		s->present.samples[s->present.count++] = slot.samples;
 	}
-	for (unsigned i = 0; i < s->present_count; i++)
-		share = s->present[i] == s->rank ? course_share(s, i) : share;
-	if (s->present_count > 0)
-		site_set_share(&s->site, share, s->present_count);
+	for (unsigned i = 0; i < s->present.count; i++)
+		share = s->present.ranks[i] == s->rank ? course_share(s, i) : share;
+	if (s->present.count > 0)
+		site_set_share(&s->site, share, s->present.count);
 }
 
 static bool course_heard_hello(const struct phub_site *s)
@@ -191,7 +191,7 @@ static void course_offer(struct phub_site *s)
 	const double share = s->site.config.share;
 	uint64_t before = s->site.counts.bytes_paper;
 
-	s->said = 0;
+	s->align.offered_all = 0;
 	s->window.shows = window_shows(s);
 	unsound_begin(s);
 	for (unsigned t = 0; t < s->config.tensor_count; t++) {
@@ -202,9 +202,9 @@ static void course_offer(struct phub_site *s)
 			continue;
 		}
 		site_offer(&s->site, t, offer);
-		s->offered_square[t] = s->scouted && share > 0 ? square_of(offer, s->tensors[t].elements) / share : 0;
+		s->align.offered[t] = s->scouted && share > 0 ? square_of(offer, s->tensors[t].elements) / share : 0;
 		unsound_offer(s, t, offer);
-		s->said += s->tensors[t].trained ? s->offered_square[t] : 0;
+		s->align.offered_all += s->tensors[t].trained ? s->align.offered[t] : 0;
 	}
 	s->offered = true;
 	s->offered_bytes = s->site.counts.bytes_paper - before;
@@ -260,7 +260,7 @@ enum course_kind course_next(const struct phub_site *s)
 		return COURSE_FETCH;
 	if (s->hello)
 		return COURSE_HELLO;
-	if (s->sync)
+	if (s->sync.due)
 		return COURSE_SYNC;
 	if (!s->pending)
 		return COURSE_REST;
@@ -282,7 +282,7 @@ static int course_begin(struct phub_site *s, enum course_kind kind)
 		.steps = s->site.counts.steps,
 		.exchanges = s->exchanges,
 		.samples = s->samples,
-		.alike = s->within ? s->within->present_count : 1};
+		.alike = s->within ? s->within->present.count : 1};
 	int rc;
 
 	memset(s->slots_out, 0, course_slots(s) * sizeof(float));
@@ -302,13 +302,13 @@ static int course_begin(struct phub_site *s, enum course_kind kind)
 	s->flight = kind;
 	if (s->slots_key < 0)
 		return 0;
-	own.said = kind == COURSE_EXCHANGE ? s->said : 0;
+	own.said = kind == COURSE_EXCHANGE ? s->align.offered_all : 0;
 	own.broken = kind == COURSE_EXCHANGE ? s->unsound.own : 0;
 	if (kind == COURSE_EXCHANGE)
 		sent_put(s, &own);
 	slots_put(s->slots_out, s->rank, &own);
 	for (unsigned t = 0; t < s->config.tensor_count && kind == COURSE_EXCHANGE && s->scouted; t++)
-		slots_put_said(s->slots_out, s->world, t, s->offered_square[t]);
+		slots_put_said(s->slots_out, s->world, t, s->align.offered[t]);
 	if (kind == COURSE_EXCHANGE && s->window.open)
 		window_put(s);
 	return phub_push_pull(s->phub, s->slots_key, s->slots_out, s->slots_in, 0);
@@ -340,7 +340,7 @@ static int course_land(struct phub_site *s)
 	}
 	if (kind == COURSE_HELLO) {
 		s->hello = false;
-		s->takes = true;
+		s->sync.takes = true;
 	}
 	if (s->slots_key >= 0)
 		census_take(s);
@@ -418,8 +418,8 @@ int course_start(struct phub_site *s)
 
 	if (round < 0 && !s->at_box)
 		return (int)round;
-	s->takes = s->sync = !s->at_box && round <= 1; /* of a job that begins all know that */
-	s->hello = !s->sync;
+	s->sync.takes = s->sync.due = !s->at_box && round <= 1; /* of a job that begins all know that */
+	s->hello = !s->sync.due;
 	return 0;
 }
 
@@ -427,5 +427,5 @@ void course_resumed(struct phub_site *s)
 {
 	s->stale = false;
 	s->hello = true;
-	s->takes = s->sync = false;
+	s->sync.takes = s->sync.due = false;
 }

@@ -99,7 +99,35 @@ struct site_log {
 	uint64_t since;               /* the step after which this site began */
 	double bytes, travel, within; /* mean of sites, of decisions so far */
 	uint64_t shadow[SHADOW_THETAS_MAX];
-	struct site_log_line *held; /* the eldest first */
+	struct site_log_line *held;    /* the eldest first */
+	struct phub_score score;       /* of the mean model, as it was told; samples 0: it was not, */
+	bool scored;                   /* since the last window */
+	uint64_t began_ns, stepped_ns; /* phub_site_start() was over, and the last step; 0: none */
+	double seconds_before;         /* of the run, up to the state that it has loaded */
+};
+
+/* How all come to the same weights (course_sync.c). */
+struct site_sync {
+	bool due;            /* the next round is the stage `stage` of one, in which `root` sends */
+	bool takes, damaged; /* this site takes part as who said hello; not all that came was right */
+	unsigned stage;
+	uint32_t root;
+};
+
+/* Who was in the last exchange or sync. */
+struct site_present {
+	unsigned count;
+	uint32_t *ranks; /* [count] in rising order */
+	uint64_t *samples;
+};
+
+/* How sites align, of one that has a scout: squares as scout_hear() has them. */
+struct site_align {
+	/* [tensor_count] each, of each tensor alone: */
+	double *offered;      /* of the offers: this site's part of `said`; of what is but shown mean_show() */
+	double *said, *heard; /* of this window's exchanges */
+	double *r;            /* of the last window; NaN: not known */
+	double offered_all;   /* over all that are trained: see struct slot */
 };
 
 struct phub_site {
@@ -128,21 +156,20 @@ struct phub_site {
 	bool restored;              /* it has loaded its state, and the others have not heard of it; */
 	bool goes_on;               /* and where the job begins, from there */
 
-	struct phub_score score;       /* of the mean model, as it was told; samples 0: it was not, */
-	bool scored;                   /* since the last window */
-	uint64_t began_ns, stepped_ns; /* phub_site_start() was over, and the last step; 0: none */
-	double seconds_before;         /* of the run, and payload, up to the state that it has loaded */
-	uint64_t wire_before;
 	struct site_log log;
 	struct census census;
 	struct shadow shadow; /* of this site, where it has the log from the start; count 0: none */
 
 	struct site site;
-	struct scout scout;
-	struct scout_decision decision;
-	uint64_t windows; /* that it has seen */
 	uint64_t samples;
 	uint64_t exchanges, bytes_travel;
+
+	struct scout scout;
+	struct scout_decision decision;
+	uint64_t windows;             /* that it has seen */
+	struct scout_report *reports; /* [world] */
+	const float **model;          /* [tensor_count] that is tried */
+	struct site_align align;
 
 	/* Where it is. */
 	struct err ended;        /* the session, in this thread's words; code 0: it lives */
@@ -150,30 +177,19 @@ struct phub_site {
 	enum course_kind flight; /* the round on its way */
 	bool hello;              /* the next one is to say so, or to fetch weights */
 	bool has;                /* weights that others may begin with */
-	bool sync;               /* the next one is the stage `stage` of a sync, in which `root` sends */
-	bool takes, damaged;     /* this site takes part as who said hello; not all that came was right */
-	unsigned stage;
-	uint32_t root;
+	struct site_sync sync;
 	bool pending; /* an exchange is due */
 	bool offered; /* and all of it was, with no sum yet; so many bytes: */
 	uint64_t offered_bytes;
-	uint32_t *present; /* [present_count] ranks, of the last exchange or sync, in rising order */
-	uint64_t *present_samples;
-	struct scout_report *reports; /* [world] */
-	const float **model;          /* [tensor_count] that is tried */
-	/* [tensor_count] each, of one that has a scout: squares as scout_hear() has them, of each tensor alone. */
-	double *offered_square;       /* of the offers: this site's part of `said`; of what is but shown mean_show() */
-	double *said_sum, *heard_sum; /* of this window's exchanges */
-	double *r;                    /* of the last window; NaN: not known */
-	unsigned present_count;
+	struct site_present present;
 	struct window window;
 	struct unsound unsound;
-	uint64_t pushed; /* payload, as the last exchange began */
+	uint64_t pushed;      /* payload, as the last exchange began; */
+	uint64_t wire_before; /* and up to the state that it has loaded */
 	struct sent sent;
 
 	/* Floats of all tensors each, at the places of struct site; */
 	float *offers, *sums, *scratch;
-	double said;                 /* of the offers, over all that are trained: see struct slot */
 	float *zeros;                /* as many as the largest tensor has */
 	float *slots_out, *slots_in; /* [course_slots()] */
 	void *block;

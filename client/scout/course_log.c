@@ -374,7 +374,7 @@ static bool log_clear(struct phub_site *s)
 static void log_begin(struct phub_site *s)
 {
 	if (s->site.counts.steps > 0) {
-		log_go_on(s, s->present_count);
+		log_go_on(s, s->present.count);
 		return;
 	}
 	s->log.writes = true;
@@ -386,7 +386,7 @@ void course_log_run(struct phub_site *s)
 {
 	const bool begins = s->site.counts.steps == 0;
 
-	s->began_ns = s->phub->env.now(s->phub->env.ctx);
+	s->log.began_ns = s->phub->env.now(s->phub->env.ctx);
 	if (!s->goes_on)
 		s->log.since = s->site.counts.steps;
 	if (s->slots_key < 0)
@@ -448,14 +448,14 @@ static void log_bytes(struct phub_site *s, struct record_decision *d)
 {
 	double cost = 0, within = 0;
 
-	for (unsigned i = 0; i < s->present_count; i++) {
+	for (unsigned i = 0; i < s->present.count; i++) {
 		d->samples += s->reports[i].samples;
-		cost += (double)s->reports[i].bytes / s->present_count;
-		within += (double)s->reports[i].within / s->present_count;
+		cost += (double)s->reports[i].bytes / s->present.count;
+		within += (double)s->reports[i].within / s->present.count;
 	}
 	d->bytes = s->window.sent;
 	d->bytes_travel =
-		(double)s->window.travelled * (double)s->scout.config.model_bytes / s->present_count + s->window.shown;
+		(double)s->window.travelled * (double)s->scout.config.model_bytes / s->present.count + s->window.shown;
 	d->bytes_cost = cost != d->bytes ? cost : NAN;
 	if (s->within) {
 		d->bytes_within = s->window.sent_within;
@@ -480,15 +480,15 @@ void course_log_decision(struct phub_site *s, double theta)
 	d.theta = theta;
 	d.decision = s->decision;
 	d.unit = s->scout.config.price.unit;
-	d.sites = s->present_count;
-	d.r = s->r;
+	d.sites = s->present.count;
+	d.r = s->align.r;
 	d.tensor_count = s->config.tensor_count;
 	d.train_loss = s->decision.seen.train;
 	log_bytes(s, &d);
-	if (s->scored) {
-		d.accuracy = log_accuracy(&s->score);
-		d.score_loss = log_loss(&s->score);
-		s->scored = false;
+	if (s->log.scored) {
+		d.accuracy = log_accuracy(&s->log.score);
+		d.score_loss = log_loss(&s->log.score);
+		s->log.scored = false;
 	}
 	for (unsigned i = 0; i < s->shadow.count; i++) {
 		shadow[i] = (struct record_shadow){s->shadow.theta[i], (double)(s->shadow.bytes[i] - s->log.shadow[i])};
@@ -523,12 +523,14 @@ static void log_end(struct phub_site *s)
 		.bytes_travel = s->log.travel + s->window.shown,
 		.bytes_wire = wire > 0 ? (double)wire + s->sent.wire : NAN,
 		.theta = s->site.config.theta,
-		.accuracy = log_accuracy(&s->score),
-		.loss = log_loss(&s->score),
-		.seconds = s->stepped_ns ? s->seconds_before + (double)(s->stepped_ns - s->began_ns) * 1e-9 : NAN,
+		.accuracy = log_accuracy(&s->log.score),
+		.loss = log_loss(&s->log.score),
+		.seconds = s->log.stepped_ns
+				   ? s->log.seconds_before + (double)(s->log.stepped_ns - s->log.began_ns) * 1e-9
+				   : NAN,
 		.bytes_within = log_within(s),
 		.rank = s->rank,
-		.sites = s->present_count,
+		.sites = s->present.count,
 		.broken_since = unsound_since(s)};
 	char line[1024];
 	size_t bytes;

@@ -77,9 +77,9 @@ static uint64_t sync_terms(const struct phub_site *s)
 
 int course_sync_begin(struct phub_site *s, struct slot *own)
 {
-	const bool sends = s->root == s->rank, loaded = s->restored && s->stage == 0;
+	const bool sends = s->sync.root == s->rank, loaded = s->restored && s->sync.stage == 0;
 	const uint32_t state = loaded ? site_saved_check(s) : 0;
-	const float *array = s->stage > 0 ? sync_array(s, s->stage) : NULL;
+	const float *array = s->sync.stage > 0 ? sync_array(s, s->sync.stage) : NULL;
 	int rc = 0;
 
 	for (unsigned t = 0; t < s->config.tensor_count && sends; t++) {
@@ -94,9 +94,9 @@ int course_sync_begin(struct phub_site *s, struct slot *own)
 		own->check = sync_check(s, s->scratch, s->site.elements);
 	if (loaded)
 		own->check = state;
-	if (sends && s->stage == 0)
+	if (sends && s->sync.stage == 0)
 		sync_news(s);
-	own->terms = s->stage == 0 ? sync_terms(s) : 0;
+	own->terms = s->sync.stage == 0 ? sync_terms(s) : 0;
 	for (unsigned t = 0; t < s->config.tensor_count && rc == 0; t++)
 		rc = course_push(s, t, sends ? course_at(s, s->scratch, t) : s->zeros);
 	return rc;
@@ -149,11 +149,11 @@ int course_sync_agrees(const struct phub_site *s)
 	struct slot slot;
 	bool begins;
 
-	if (!s->takes || s->stage > 0)
+	if (!s->sync.takes || s->sync.stage > 0)
 		return 0;
-	slots_get(s->slots_in, s->root, &slot);
+	slots_get(s->slots_in, s->sync.root, &slot);
 	begins = !(slot.flags & SLOT_HAS);
-	for (uint32_t rank = begins ? 0 : s->root; rank < (begins ? s->world : s->root + 1); rank++) {
+	for (uint32_t rank = begins ? 0 : s->sync.root; rank < (begins ? s->world : s->sync.root + 1); rank++) {
 		slots_get(s->slots_in, rank, &slot);
 		if (slot.terms == 0 || slot.terms == own)
 			continue;
@@ -223,15 +223,15 @@ int course_sync_goes_on(struct phub_site *s)
 	struct sync_loaded all;
 	int rc;
 
-	if (!s->takes || s->stage > 0 || !sync_count(s, &all))
+	if (!s->sync.takes || s->sync.stage > 0 || !sync_count(s, &all))
 		return 0;
 	rc = sync_compare(s, &all);
 	if (rc < 0)
 		return rc;
 	if (s->restored)
-		s->takes = s->restored = false;
-	s->sync = all.bare > 0;
-	s->root = all.rank;
+		s->sync.takes = s->restored = false;
+	s->sync.due = all.bare > 0;
+	s->sync.root = all.rank;
 	return 1;
 }
 
@@ -272,7 +272,7 @@ static void sync_take_weights(struct phub_site *s, const struct slot *root)
 		s->pending = root->flags & SLOT_PENDING;
 		s->window.open = root->flags & SLOT_WINDOW;
 		s->window.strange = root->flags & SLOT_HAS; /* else all begin */
-		s->window.infected = s->root != s->rank && !finite_all(s->sums, s->site.elements);
+		s->window.infected = s->sync.root != s->rank && !finite_all(s->sums, s->site.elements);
 		s->unsound.spread |= s->window.infected;
 	}
 	s->exchanges = root->exchanges;
@@ -295,46 +295,46 @@ static void sync_take(struct phub_site *s)
 {
 	struct slot root;
 
-	slots_get(s->slots_in, s->root, &root);
+	slots_get(s->slots_in, s->sync.root, &root);
 	if (!(root.flags & SLOT_HERE) || root.check != sync_check(s, s->sums, s->site.elements)) {
-		s->damaged = true; /* it is lost, or was in the middle of this round */
+		s->sync.damaged = true; /* it is lost, or was in the middle of this round */
 		return;
 	}
-	if (s->stage == 0) {
+	if (s->sync.stage == 0) {
 		sync_take_weights(s, &root);
 		if (!sync_take_news(s))
-			s->damaged = true;
+			s->sync.damaged = true;
 		return;
 	}
-	memcpy(sync_array(s, s->stage), s->sums, s->site.elements * sizeof(float));
+	memcpy(sync_array(s, s->sync.stage), s->sums, s->site.elements * sizeof(float));
 }
 
 void course_sync_land(struct phub_site *s)
 {
-	if (s->takes)
+	if (s->sync.takes)
 		sync_take(s);
-	s->stage++;
-	if (sync_array(s, s->stage))
+	s->sync.stage++;
+	if (sync_array(s, s->sync.stage))
 		return;
-	s->sync = false;
+	s->sync.due = false;
 	course_count(s);
 	if (s->pending && s->window.open) /* those who are there now have other hosts */
 		window_begin(s);
-	if (!s->takes)
+	if (!s->sync.takes)
 		return;
-	s->takes = false;
-	s->hello = s->damaged;
-	s->restored &= s->damaged;
-	s->has = s->has || !s->damaged;
+	s->sync.takes = false;
+	s->hello = s->sync.damaged;
+	s->restored &= s->sync.damaged;
+	s->has = s->has || !s->sync.damaged;
 }
 
 void course_summon(struct phub_site *s)
 {
 	struct slot best = {0};
 
-	s->sync = true;
-	s->stage = 0;
-	s->damaged = false;
+	s->sync.due = true;
+	s->sync.stage = 0;
+	s->sync.damaged = false;
 	for (uint32_t rank = 0; rank < s->world; rank++) {
 		struct slot slot;
 		bool more;
@@ -344,7 +344,7 @@ void course_summon(struct phub_site *s)
 									  : slot.exchanges > best.exchanges;
 		if (slot.flags && (!best.flags || more)) {
 			best = slot;
-			s->root = rank;
+			s->sync.root = rank;
 		}
 	}
 }

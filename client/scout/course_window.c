@@ -23,8 +23,8 @@ static unsigned window_ring(const struct phub_site *s)
 {
 	unsigned count = 0;
 
-	for (unsigned i = 0; i < s->present_count; i++)
-		count += s->present_samples[i] > 0;
+	for (unsigned i = 0; i < s->present.count; i++)
+		count += s->present.samples[i] > 0;
 	return count;
 }
 
@@ -33,7 +33,7 @@ static unsigned window_place(const struct phub_site *s, unsigned turn)
 {
 	unsigned place = 0;
 
-	while (s->present_samples[place] == 0 || turn-- > 0)
+	while (s->present.samples[place] == 0 || turn-- > 0)
 		place++;
 	return place;
 }
@@ -69,7 +69,7 @@ void window_begin(struct phub_site *s)
 /* Where no one can be lost alone nobody else has to push anything. */
 int window_travel_begin(struct phub_site *s)
 {
-	uint32_t rank = s->present[window_place(s, s->window.travelled)];
+	uint32_t rank = s->present.ranks[window_place(s, s->window.travelled)];
 	int rc = 0;
 
 	for (unsigned t = 0; t < s->config.tensor_count && rc == 0; t++) {
@@ -87,11 +87,11 @@ int window_travel_begin(struct phub_site *s)
 void window_travel_land(struct phub_site *s)
 {
 	unsigned turn = s->window.travelled++;
-	uint32_t rank = s->present[window_place(s, turn)];
+	uint32_t rank = s->present.ranks[window_place(s, turn)];
 
 	if (rank == s->rank)
 		s->bytes_travel += s->site.elements * SITE_VALUE_BYTES;
-	if (s->present[window_host(s, turn)] != s->rank)
+	if (s->present.ranks[window_host(s, turn)] != s->rank)
 		return;
 	memcpy(s->scratch, s->sums, s->site.elements * sizeof(float));
 	s->window.hosts = true;
@@ -253,12 +253,12 @@ void window_show(struct phub_site *s, unsigned t)
 	float *out = course_at(s, s->offers, t);
 
 	if (s->window.shows) {
-		s->offered_square[t] = mean_show(&s->site, t, out);
+		s->align.offered[t] = mean_show(&s->site, t, out);
 		return;
 	}
-	if (s->offered_square[t] > 0)
+	if (s->align.offered[t] > 0)
 		memset(out, 0, s->tensors[t].elements * sizeof(*out));
-	s->offered_square[t] = 0;
+	s->align.offered[t] = 0;
 }
 
 /* The bytes of who has samples; where nobody has, of all. */
@@ -268,7 +268,7 @@ void window_see(struct phub_site *s)
 	const unsigned ring = window_ring(s);
 
 	s->bytes_travel += s->site.config.share > 0 ? bytes : 0;
-	s->window.shown += (double)bytes * (ring > 0 ? ring : s->present_count) / s->present_count;
+	s->window.shown += (double)bytes * (ring > 0 ? ring : s->present.count) / s->present.count;
 	s->window.shows = false;
 	window_level(s);
 }
@@ -307,7 +307,7 @@ void window_put(struct phub_site *s)
 {
 	struct window *w = &s->window;
 
-	w->broken |= !isfinite(s->said) && !w->infected;
+	w->broken |= !isfinite(s->align.offered_all) && !w->infected;
 	w->home.unfit = w->broken ? SCOUT_BROKEN : w->strange ? SCOUT_STRANGE : SCOUT_FIT;
 	w->home.bytes = s->site.counts.bytes_paper - w->told;
 	w->home.within = within_bytes(s) - w->told_within;
@@ -324,15 +324,15 @@ void window_hear(struct phub_site *s)
 {
 	double said = 0, heard = 0, squares = 0;
 
-	for (unsigned i = 0; i < s->present_count; i++) {
+	for (unsigned i = 0; i < s->present.count; i++) {
 		const double share = course_share(s, i);
 		struct slot slot;
 
-		slots_get(s->slots_in, s->present[i], &slot);
+		slots_get(s->slots_in, s->present.ranks[i], &slot);
 		said += slot.said;
 		squares += share * share * slot.alike; /* who says the same counts as one */
 	}
-	if (!isfinite(s->said))
+	if (!isfinite(s->align.offered_all))
 		s->window.broken |= !s->window.infected;
 	else if (!isfinite(said))
 		s->window.infected = true;
@@ -340,8 +340,8 @@ void window_hear(struct phub_site *s)
 		const double square =
 			site_exchanges(&s->site, t) ? square_of(course_at(s, s->sums, t), s->tensors[t].elements) : 0;
 
-		s->said_sum[t] += site_exchanges(&s->site, t) ? slots_get_said(s->slots_in, s->world, t) : 0;
-		s->heard_sum[t] += square;
+		s->align.said[t] += site_exchanges(&s->site, t) ? slots_get_said(s->slots_in, s->world, t) : 0;
+		s->align.heard[t] += square;
 		heard += s->tensors[t].trained ? square : 0;
 	}
 	scout_hear(&s->scout, said, heard, squares, s->site.rate);
@@ -350,8 +350,8 @@ void window_hear(struct phub_site *s)
 static void window_align(struct phub_site *s)
 {
 	for (unsigned t = 0; t < s->config.tensor_count; t++) {
-		s->r[t] = plus_alignment(s->said_sum[t], s->heard_sum[t]);
-		s->said_sum[t] = s->heard_sum[t] = 0;
+		s->align.r[t] = plus_alignment(s->align.said[t], s->align.heard[t]);
+		s->align.said[t] = s->align.heard[t] = 0;
 	}
 }
 
@@ -359,11 +359,11 @@ static void window_align(struct phub_site *s)
 static void window_weigh(struct phub_site *s)
 {
 	s->window.sent = s->window.sent_within = 0;
-	for (unsigned i = 0; i < s->present_count; i++) {
+	for (unsigned i = 0; i < s->present.count; i++) {
 		struct scout_report *report = &s->reports[i];
 
-		s->window.sent += (double)report->bytes / s->present_count;
-		s->window.sent_within += (double)report->within / s->present_count;
+		s->window.sent += (double)report->bytes / s->present.count;
+		s->window.sent_within += (double)report->within / s->present.count;
 		report->bytes = window_bytes(s, report->bytes);
 		report->within = window_bytes(s, report->within);
 	}
@@ -374,16 +374,16 @@ static void window_read(struct phub_site *s)
 {
 	unsigned turn = 0;
 
-	for (unsigned i = 0; i < s->present_count; i++) {
+	for (unsigned i = 0; i < s->present.count; i++) {
 		struct scout_report *report = &s->reports[i];
 		struct slot slot;
 
-		slots_get(s->slots_in, s->present[i], &slot);
-		slots_get_report(s->slots_in, s->present[i], report);
+		slots_get(s->slots_in, s->present.ranks[i], &slot);
+		slots_get_report(s->slots_in, s->present.ranks[i], report);
 		if (!(slot.flags & SLOT_HERE))
 			*report = (struct scout_report){.home = NAN};
-		report->called = s->present[i] + 1;
-		if (s->present_samples[i] == 0)
+		report->called = s->present.ranks[i] + 1;
+		if (s->present.samples[i] == 0)
 			report->unfit = SCOUT_IDLE;
 		else
 			report->host = window_host(s, turn++) + 1;
@@ -413,7 +413,7 @@ void window_land(struct phub_site *s)
 	w->exchanges = s->site.counts.exchanges;
 	w->exchanges_within = within_exchanges(s);
 	w->began = s->site.counts.steps;
-	scout_observe(&s->scout, s->reports, s->present_count, &s->decision);
+	scout_observe(&s->scout, s->reports, s->present.count, &s->decision);
 	s->windows++;
 	window_align(s);
 	course_log_decision(s, s->site.config.theta);

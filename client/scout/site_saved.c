@@ -224,17 +224,17 @@ static void saved_present(struct saved_cursor *c, struct phub_site *s)
 	unsigned at = 0;
 
 	for (uint32_t rank = 0; rank < s->world; rank++) {
-		const bool here = !c->in && at < s->present_count && s->present[at] == rank;
-		uint64_t word = here ? s->present_samples[at] + 1 : 0;
+		const bool here = !c->in && at < s->present.count && s->present.ranks[at] == rank;
+		uint64_t word = here ? s->present.samples[at] + 1 : 0;
 
 		SAVED(c, word);
 		if (c->in && word > 0) {
-			s->present[at] = rank;
-			s->present_samples[at] = word - 1;
+			s->present.ranks[at] = rank;
+			s->present.samples[at] = word - 1;
 		}
 		at += word > 0;
 	}
-	s->present_count = at;
+	s->present.count = at;
 }
 
 static void saved_window(struct saved_cursor *c, struct window *w)
@@ -275,7 +275,7 @@ static void saved_log(struct saved_cursor *c, struct phub_site *s)
 {
 	struct shadow other = {.count = s->shadow.count}, *shadow = &s->shadow;
 	const uint64_t now = s->phub->env.now(s->phub->env.ctx);
-	double seconds = s->seconds_before + (s->began_ns ? (double)(now - s->began_ns) * 1e-9 : 0);
+	double seconds = s->log.seconds_before + (s->log.began_ns ? (double)(now - s->log.began_ns) * 1e-9 : 0);
 	uint64_t wire = sent_wire(s), logged[SHADOW_THETAS_MAX];
 
 	memcpy(other.theta, shadow->theta, sizeof(other.theta));
@@ -290,8 +290,8 @@ static void saved_log(struct saved_cursor *c, struct phub_site *s)
 	SAVED(c, s->log.travel);
 	SAVED(c, s->log.within);
 	SAVED(c, s->sent);
-	SAVED(c, s->score);
-	saved_truth(c, &s->scored);
+	SAVED(c, s->log.score);
+	saved_truth(c, &s->log.scored);
 	SAVED(c, other.count);
 	SAVED(c, other.theta);
 	SAVED(c, other.bytes);
@@ -299,7 +299,7 @@ static void saved_log(struct saved_cursor *c, struct phub_site *s)
 	SAVED(c, logged);
 	if (!c->in)
 		return;
-	s->seconds_before = seconds;
+	s->log.seconds_before = seconds;
 	s->wire_before = wire;
 	if (other.count != shadow->count || memcmp(other.theta, shadow->theta, sizeof(other.theta)) != 0)
 		return;
@@ -318,9 +318,9 @@ static void saved_list(struct saved_cursor *c, struct phub_site *s, bool kept)
 	SAVED(c, s->windows);
 	SAVED(c, s->decision);
 	saved_present(c, s);
-	saved_raw(c, s->said_sum, squares);
-	saved_raw(c, s->heard_sum, squares);
-	saved_raw(c, s->r, squares);
+	saved_raw(c, s->align.said, squares);
+	saved_raw(c, s->align.heard, squares);
+	saved_raw(c, s->align.r, squares);
 	saved_window(c, &s->window);
 	saved_unsound(c, s);
 	saved_log(c, s);

@@ -339,7 +339,7 @@ static int sites_go_on(phub_site_t *s, uint64_t deadline_ns)
 	}
 	rc = rc == 0 ? sites_run(s, false, deadline_ns) : rc;
 	if (rc == 0)
-		s->stepped_ns = s->phub->env.now(s->phub->env.ctx);
+		s->log.stepped_ns = s->phub->env.now(s->phub->env.ctx);
 	return rc;
 }
 
@@ -385,8 +385,8 @@ int phub_site_score(phub_site_t *s, const struct phub_score *score)
 		return err_set(api_last_error(), -EINVAL,
 			"%s: a score is of samples, and of %" PRIu64 " of them %" PRIu64 " cannot be correct",
 			sites_who(s), score->samples, score->correct);
-	s->score = *score;
-	s->scored = true;
+	s->log.score = *score;
+	s->log.scored = true;
 	return 0;
 }
 
@@ -523,7 +523,7 @@ int phub_site_state(phub_site_t *s, struct phub_site_state *state)
 		.exchanges = s->exchanges,
 		.theta = s->named ? s->site.config.theta : s->config.theta,
 		.share = s->named ? s->site.config.share : s->config.share,
-		.sites = s->present_count,
+		.sites = s->present.count,
 		.values = s->site.counts.values,
 		.bytes = s->site.counts.bytes_paper,
 		.bytes_travel = s->bytes_travel,
@@ -547,9 +547,9 @@ int phub_site_ranks(phub_site_t *s, uint32_t *ranks, unsigned count)
 		return sites_refuse(s);
 	if (!ranks && count > 0)
 		return err_set(api_last_error(), -EINVAL, "%s: phub_site_ranks() needs a place", sites_who(s));
-	for (unsigned i = 0; i < count && i < s->present_count; i++)
-		ranks[i] = s->present[i];
-	return (int)s->present_count;
+	for (unsigned i = 0; i < count && i < s->present.count; i++)
+		ranks[i] = s->present.ranks[i];
+	return (int)s->present.count;
 }
 
 int phub_site_decision(phub_site_t *s, struct phub_scout_decision *decision)
@@ -570,7 +570,7 @@ int phub_site_alignment(phub_site_t *s, double *r, unsigned count)
 	if (s->windows == 0)
 		return err_set(api_last_error(), -ENODATA, "%s: nothing was decided yet", sites_who(s));
 	for (unsigned t = 0; t < count && t < s->config.tensor_count; t++)
-		r[t] = s->r[t];
+		r[t] = s->align.r[t];
 	return (int)s->config.tensor_count;
 }
 

@@ -36,7 +36,7 @@ void unsound_begin(struct phub_site *s)
 void unsound_offer(struct phub_site *s, unsigned t, const float *offer)
 {
 	const bool known = s->scouted && s->site.config.share > 0;
-	const bool sound = known ? isfinite(s->offered_square[t]) : finite_all(offer, s->tensors[t].elements);
+	const bool sound = known ? isfinite(s->align.offered[t]) : finite_all(offer, s->tensors[t].elements);
 
 	if (!sound && s->unsound.own == 0)
 		s->unsound.own = t + 1;

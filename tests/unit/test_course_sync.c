@@ -93,12 +93,12 @@ static void sync(struct rig *r, uint64_t exchanges, const float *common, bool wr
 	slots_put(s->slots_in, OWN, &own);
 	slots_put_news(s->slots_in, WORLD, &news);
 	memcpy(s->sums, common, ELEMENTS * sizeof(*common));
-	s->root = ROOT;
-	s->stage = 0;
-	s->sync = s->takes = true;
-	s->damaged = false;
+	s->sync.root = ROOT;
+	s->sync.stage = 0;
+	s->sync.due = s->sync.takes = true;
+	s->sync.damaged = false;
 	course_sync_land(s);
-	assert_false(s->sync || s->takes);
+	assert_false(s->sync.due || s->sync.takes);
 	assert_int_equal(s->hello, wrong);
 }
 
@@ -178,8 +178,8 @@ static void test_no_numbers_that_count_as_zero(void **state)
 	r.phub.settings.nan = PHUB_NAN_ZERO;
 	r.phub.forked = true; /* so that no round begins */
 	memcpy(r.site.site.anchor, sent, sizeof(sent));
-	r.site.root = OWN;
-	r.site.stage = 0;
+	r.site.sync.root = OWN;
+	r.site.sync.stage = 0;
 	assert_true(course_sync_begin(&r.site, &own) < 0);
 	assert_int_equal(own.check, check_of(came));
 	rig_fini(&r);
