@@ -440,7 +440,7 @@ size_t record_site(const struct record_site *site, char *out, size_t room)
 	field_whole(&l, "rank", site->rank);
 	field_text(&l, "action", site->action);
 	field_whole(&l, "sites", site->sites);
-	if (strcmp(site->action, "writes") == 0)
+	if (strcmp(site->action, "writes") == 0 || strcmp(site->action, "restarted") == 0)
 		field_whole(&l, "since", site->since);
 	field_text(&l, "reason", site->reason);
 	return line_end(&l);

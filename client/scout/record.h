@@ -101,11 +101,13 @@ size_t record_warning(
 
 /* Likewise: who is there changes; or who writes the log, from there on. */
 struct record_site {
-	uint64_t t;         /* steps of the run, as the first round without it, or with it, landed */
-	unsigned rank;      /* of the site */
-	const char *action; /* "lost", "left", "came"; "writes": what its end says of bytes is since step `since` */
-	unsigned sites;     /* from then on */
-	uint64_t since;     /* of "writes" alone */
+	uint64_t t;    /* steps of the run, as the first round without it, or with it, landed */
+	unsigned rank; /* of the site */
+	/* "lost", "left", "came"; "writes": what its end says of bytes is since step `since`; "restarted": likewise,
+	 * and sites go on from what they saved after step t: what stands above of later ones was lost. */
+	const char *action;
+	unsigned sites; /* from then on */
+	uint64_t since; /* of the last two alone */
 	const char *reason;
 };
 
