@@ -22,9 +22,12 @@ extern "C" {
  *           -> { phub_site_step } -> phub_leave -> phub_site_close -> phub_close
  *
  * The job is the site's alone: in BSP, without quorum, of sums and no optimizer (but see PHUB_OUTER_BOX); its keys are
- * made here, and no other call on the phub_t begins rounds. All sites say the same of the algorithm, of its tensors,
- * and of the scout (else phub_site_start() is -EBADMSG, and says of whom), and take the same number of steps. A site
- * belongs to one thread at a time; time limits, errors and phub_error() are as above.
+ * made here, and no other call on the phub_t begins rounds. All sites say the same of the algorithm and what it goes
+ * by, of its tensors and which are trained, and of the scout (else phub_site_start() is -EBADMSG, and says of whom),
+ * and take the same number of steps, at rates that nobody compares. So it is of momentum and weight_decay with LOCAL
+ * and GAIA too: a mean of what several optimizers have moved is a step of none, and a scout takes it for skew. Each
+ * one's own are samples, evaluate(), log, and what an algorithm does not look at. A site belongs to one thread at a
+ * time; time limits, errors and phub_error() are as above.
  */
 enum phub_site_algorithm {
 	PHUB_SITE_BSP = 0,   /* the mean gradient, each step. Theta is 1 */

@@ -20,7 +20,7 @@
 #define SETTINGS_DSCP_MAX     63u
 #define SETTINGS_MTU_MIN      1280u
 #define SETTINGS_MTU_MAX      65535u
-#define SETTINGS_SITES_BYTES  32u
+#define SETTINGS_SITES_BYTES  256u
 
 struct settings {
 	struct url url;
@@ -50,7 +50,7 @@ struct settings {
 	char *association; /* NULL: none */
 	bool encrypt;
 	bool here;                        /* at one box: what is above that has no part in it */
-	char sites[SETTINGS_SITES_BYTES]; /* what a site says of its algorithm, as Job.sites; "": it is none */
+	char sites[SETTINGS_SITES_BYTES]; /* what a site says of its options, as Job.sites; "": it is none */
 	bool no_thread;
 	int timeout_ms;
 };

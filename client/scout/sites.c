@@ -16,6 +16,7 @@
 #include "client/scout/site_saved.h"
 #include "client/scout/within.h"
 #include "phub/base/clock.h"
+#include "phub/base/crc.h"
 
 #define SITES_SLOTS_KEY "phub.sites"
 
@@ -225,11 +226,57 @@ static int sites_left_ms(const phub_site_t *s, uint64_t deadline_ns)
 	return clock_timeout_ms(s->phub->env.now(s->phub->env.ctx), deadline_ns);
 }
 
-/* The keys follow from this: where it differs the box says so, and not which key does. */
+/* Adds an option, with as few digits as say which number it is. */
+static void sites_say_number(phub_site_t *s, const char *name, double value)
+{
+	char *out = s->phub->settings.sites, digits[32];
+	const size_t at = strlen(out);
+
+	for (int precision = 6; precision <= 17; precision++) {
+		snprintf(digits, sizeof(digits), "%.*g", precision, value);
+		if (strtod(digits, NULL) == value)
+			break;
+	}
+	digits[strcspn(digits, ",")] = digits[strcspn(digits, ",")] ? '.' : '\0'; /* a locale's */
+	snprintf(out + at, sizeof(s->phub->settings.sites) - at, "; %s=%s", name, digits);
+}
+
+/* How many tensors are trained, and which. */
+static void sites_say_trained(phub_site_t *s)
+{
+	char *out = s->phub->settings.sites;
+	const size_t at = strlen(out);
+	unsigned count = 0;
+	uint32_t crc = 0;
+
+	for (unsigned t = 0; t < s->config.tensor_count; t++) {
+		const uint8_t trained = s->tensors[t].trained;
+
+		count += trained;
+		crc = crc_32c(crc, &trained, sizeof(trained));
+	}
+	snprintf(out + at, sizeof(s->phub->settings.sites) - at, "; trained tensors=%u (%08" PRIx32 ")", count, crc);
+}
+
+/* What sites have alike: where it differs the box says in what, and of whom. The algorithm comes first, as keys follow
+ * from it. With a site within, that one's are the optimizer and the tensors. */
 static void sites_say(phub_site_t *s)
 {
-	snprintf(s->phub->settings.sites, sizeof(s->phub->settings.sites), "%s%s",
-		site_algorithm_name(s->config.algorithm), s->scouted ? " with a scout" : "");
+	const struct site_config *c = &s->config;
+
+	snprintf(s->phub->settings.sites, sizeof(s->phub->settings.sites), "%s%s", site_algorithm_name(c->algorithm),
+		s->scouted ? " with a scout" : "");
+	if (c->algorithm == SITE_GAIA)
+		sites_say_number(s, "rate_first", c->rate_first);
+	if (c->algorithm == SITE_DGC) {
+		sites_say_number(s, "clip", c->clip);
+		sites_say_number(s, "warmup", c->warmup);
+	}
+	if (s->within)
+		return;
+	sites_say_number(s, "momentum", c->momentum);
+	sites_say_number(s, "weight_decay", c->weight_decay);
+	sites_say_trained(s);
 }
 
 static int sites_name(phub_site_t *s)

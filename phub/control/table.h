@@ -17,7 +17,7 @@
 
 #define TABLE_NAME_BYTES_MAX  255u /* of a key's name */
 #define TABLE_TRANSPORT_BYTES 16u
-#define TABLE_SITES_BYTES     32u
+#define TABLE_SITES_BYTES     256u
 
 struct table {
 	struct spec spec; /* all that Job says; name, world and plan are the job's to fill in */

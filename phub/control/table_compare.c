@@ -33,6 +33,14 @@ static struct table_word table_text(const char *text)
 	return w;
 }
 
+static struct table_word table_part(const char *text, int length)
+{
+	struct table_word w;
+
+	snprintf(w.text, sizeof(w.text), "%.*s", length, text);
+	return w;
+}
+
 /* Lists of thousands of ranks have no room: their beginning, and something that is another for each. */
 static struct table_word table_association(const struct table *t)
 {
@@ -45,7 +53,26 @@ static struct table_word table_association(const struct table *t)
 	return w;
 }
 
-enum { TABLE_OPTIONS = 17 };
+/* Of "local; momentum=0.9; clip=1" the value of the piece of this number, and its name; "none": there is none. */
+static struct table_word table_site(const struct table *t, unsigned which, struct table_word *name)
+{
+	const char *at = t->sites, *equals;
+	int length;
+
+	for (; at && which > 0; which--) {
+		at = strstr(at, "; ");
+		at = at ? at + 2 : NULL;
+	}
+	if (!at || !*at)
+		return table_text("none");
+	length = (int)strcspn(at, ";");
+	equals = memchr(at, '=', (size_t)length);
+	if (equals && name)
+		snprintf(name->text, sizeof(name->text), "%.*s", (int)(equals - at), at);
+	return equals ? table_part(equals + 1, length - (int)(equals + 1 - at)) : table_part(at, length);
+}
+
+enum { TABLE_OPTION_SITES = 16, TABLE_OPTIONS };
 
 /* The options in the order in which they are compared. */
 static void table_options(const struct table *t, struct table_word out[TABLE_OPTIONS])
@@ -68,7 +95,7 @@ static void table_options(const struct table *t, struct table_word out[TABLE_OPT
 	out[13] = table_text(s->encrypt ? "true" : "false");
 	out[14] = table_association(t);
 	out[15] = table_text(t->here ? "true" : "false");
-	out[16] = table_text(t->sites[0] ? t->sites : "none");
+	out[TABLE_OPTION_SITES] = table_site(t, 0, NULL);
 }
 
 /* What it is to a checkpoint: the chunks on disk depend on it, or a job that goes on from there may change it. */
@@ -107,6 +134,34 @@ static int table_option_error(const struct table_pair *p, const char *name, cons
 	return err_set(e, -EBADMSG, "%s differs: %s says %s, %s says %s", name, p->who_a, a, p->who_b, b);
 }
 
+/* Options of sites behind the algorithm, which is the same: so they are the same in number and names. Of the next one
+ * from `which` on that differs what both say; false: none does. */
+static bool table_sites_differ(const struct table_pair *p, unsigned *which, struct table_word *name,
+	struct table_word *a, struct table_word *b)
+{
+	for (;; (*which)++) {
+		*name = table_text("an option");
+		*a = table_site(p->a, *which, name);
+		*b = table_site(p->b, *which, name);
+		if (strcmp(a->text, b->text) != 0)
+			return true;
+		if (strcmp(a->text, "none") == 0)
+			return false;
+	}
+}
+
+static int table_compare_sites(const struct table_pair *p, struct err *e)
+{
+	struct table_word name, a, b;
+	unsigned which = 1;
+	char what[48];
+
+	if (!table_sites_differ(p, &which, &name, &a, &b))
+		return 0;
+	snprintf(what, sizeof(what), "%s of sites", name.text);
+	return table_option_error(p, what, a.text, b.text, e);
+}
+
 static int table_compare_options(const struct table_pair *p, struct err *e)
 {
 	struct table_word in_a[TABLE_OPTIONS], in_b[TABLE_OPTIONS];
@@ -116,7 +171,7 @@ static int table_compare_options(const struct table_pair *p, struct err *e)
 	for (int i = 0; i < TABLE_OPTIONS; i++)
 		if (strcmp(in_a[i].text, in_b[i].text) != 0)
 			return table_option_error(p, table_option[i].name, in_a[i].text, in_b[i].text, e);
-	return 0;
+	return table_compare_sites(p, e);
 }
 
 static int table_compare_groups(const struct table_pair *p, struct err *e)
@@ -244,7 +299,8 @@ static void table_change_groups(const struct table *then, const struct table *no
 int table_continues(const struct table *then, const struct table *now, struct table_changes *changes, struct err *e)
 {
 	const struct table_pair p = {.a = then, .b = now, .who_a = "the checkpoint", .who_b = "this job"};
-	struct table_word a[TABLE_OPTIONS], b[TABLE_OPTIONS];
+	struct table_word a[TABLE_OPTIONS], b[TABLE_OPTIONS], name;
+	char what[48];
 	bool stepwise = spec_stepwise(&then->spec) == spec_stepwise(&now->spec);
 
 	*changes = (struct table_changes){0};
@@ -258,6 +314,12 @@ int table_continues(const struct table *then, const struct table *now, struct ta
 		if (o->kept == OPTION_MUST || (o->kept == OPTION_STEPWISE && !stepwise))
 			return table_option_error(&p, o->name, a[i].text, b[i].text, e);
 		table_add_change(changes, o->name, a[i].text, b[i].text);
+	}
+	for (unsigned which = 1; strcmp(a[TABLE_OPTION_SITES].text, b[TABLE_OPTION_SITES].text) == 0 &&
+				 table_sites_differ(&p, &which, &name, &a[0], &b[0]);
+		which++) {
+		snprintf(what, sizeof(what), "%s of sites", name.text);
+		table_add_change(changes, what, a[0].text, b[0].text);
 	}
 	if (then->spec.world != now->spec.world)
 		table_add_change(

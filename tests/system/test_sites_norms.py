@@ -1,10 +1,14 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""PyTorch models with batch and group normalization as sites of whom each has classes that no other has: what scout+ says of them.
+"""PyTorch models as sites. With batch and group normalization, where each has classes that no other has: what scout+ says of them; with
+what is frozen; and how many samples evaluate() tries.
 
 This process only forks, as in test_sites_python.py, and workers compute."""
+import math
+import warnings
+
 import python_rig as rig
-from test_sites_python import WORLD, batch, phub, torch, workers
+from test_sites_python import WORLD, batch, bytes_of, data_of, failing, make_net, phub, raises, torch, workers
 
 
 def deep_net(norm):
@@ -64,5 +68,76 @@ def test_normed(box):
             assert bool(told) == (norm == "batch") and (not told or told[0] <= 60), (algorithm, norm, told)
 
 
+def frozen(rank, box, algorithm):
+    """What is not trained begins with rank 0's weights too, and stays those: else the mean model is of no one network."""
+    net, first = make_net(rank, False), make_net(0, False)
+    net[0].requires_grad_(False)
+    site = phub.torch.Site(net, box.url(f"frozen-{algorithm}"), algorithm=algorithm, theta={"local": 2, "gaia": 0}.get(algorithm), weight_decay=0.01,
+                           rank=rank, world=WORLD)
+    for step in range(6):
+        x, y = batch(data_of(rank), step)
+        net.zero_grad()
+        torch.nn.functional.cross_entropy(net(x), y).backward()
+        site.step(0.1)
+    site.close()
+    assert bytes_of(net[0]) == bytes_of(first[0]) and bytes_of(net[3]) != bytes_of(first[3])
+    return bytes_of(net) if algorithm != "gaia" else None  # whose sites differ by what was not significant
+
+
+def test_frozen(box):
+    for algorithm in ("bsp", "gaia", "local"):
+        assert len(set(workers(WORLD, frozen, box, algorithm))) == 1, algorithm
+
+
+def wanted(rank, box):
+    """scout+ says how many samples it has time for, and classification() tries as many."""
+    net, data, asked = make_net(rank), data_of(rank), []
+    drawn = phub.torch.classification(*data, count=50)
+
+    def evaluate(model, draw, samples):
+        found = drawn(model, draw, samples)
+        asked.append((samples, found[0], drawn(model, draw, 0)[0]))
+        return found
+
+    site = phub.torch.Site(net, box.url("wanted"), scout=dict(thetas=[1, 2, 5], policy="scout+", period=10, tries=12), evaluate=evaluate,
+                           rank=rank, world=WORLD)
+    for step in range(30):
+        x, y = batch(data, step)
+        net.zero_grad()
+        loss = torch.nn.functional.cross_entropy(net(x), y)
+        loss.backward()
+        site.lost(loss, len(y))
+        site.step(0.05)
+    site.close()
+    assert asked and set(asked) == {(12, 12, 50)}, asked
+
+
+def test_wanted(box):
+    workers(WORLD, wanted, box)
+
+
+def few(rank, box):
+    """A loss of fewer than 10 samples leaves no site, be they tried or trained on; of 10 it does, and what was held back comes later."""
+    counts, decided = {0: 9, 1: 9, 2: 10}, []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for step, site in enumerate(failing(box, "few", rank, lambda model, draw, samples: (counts[rank], 5, 7.0), 8)):
+            if rank == 0:
+                site.lost(3.0, 4)
+            site.step(0.05)
+            decided += [site.decision] if site.state["windows"] > len(decided) else []
+    told = [str(w.message) for w in caught if w.category is RuntimeWarning]
+    assert len(told) == (rank < 2) and all("evaluate() has tried 9 samples, and of fewer than 10 nothing leaves a site" in t for t in told), told
+    assert all(d.believed == 1 and math.isnan(d.loss) for d in decided), decided
+    trains = [d.train for d in decided]
+    assert [math.isnan(t) for t in trains] == [True, False, True, False] and trains[1::2] == [3, 3], trains
+
+
+def test_few(box):
+    workers(WORLD, few, box)
+    with phub.connect(box.url("few-tries"), rank=0, world=1) as worker, raises(phub.Error, "tries=9; of fewer than 10 samples"):
+        phub.Site(worker, scout=dict(thetas=[1], policy="scout+", tries=9), evaluate=lambda weights, draw, samples: (1, 1, 1.0))
+
+
 if __name__ == "__main__":
-    rig.run([test_normed], rig.Box())
+    rig.run([test_normed, test_frozen, test_wanted, test_few], rig.Box())

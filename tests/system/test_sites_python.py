@@ -156,6 +156,16 @@ UNLIKE = (  # of rank 0, of the others, and what the box says of each
     ({"algorithm": "bsp"}, {}, "bsp", "local"),
     ({"scout": PLUS}, {}, "local with a scout", "local"),
 )
+HEAVY = {"algorithm": "bsp", "momentum": 0.9}
+MIXED = (  # likewise, of options behind the algorithm
+    (HEAVY, {**HEAVY, "momentum": 0}, "momentum", "0.9", "0"),
+    ({}, {"momentum": 0.1 + 0.2}, "momentum", "0.9", "0.30000000000000004"),
+    ({}, {"weight_decay": 1e-4}, "weight_decay", "0", "0.0001"),
+    ({"algorithm": "gaia", "rate_first": 0.05}, {"algorithm": "gaia"}, "rate_first", "0.05", "0.1"),
+    ({"algorithm": "dgc", "clip": 2}, {"algorithm": "dgc"}, "clip", "2", "0"),
+    ({"algorithm": "dgc"}, {"algorithm": "dgc", "warmup": 10}, "warmup", "0", "10"),
+)
+SAME = {"rate_first": 0.3, "clip": 1, "warmup": 5, "samples": 7}  # what local does not look at, or each has for itself
 DISAGREE = (  # and what the others say of it
     ({"outer": "momentum"}, {"outer": "nesterov"}, "its outer optimizer is momentum, and here it is nesterov"),
     ({"outer": "adam"}, {"outer": "adam", "outer_rate": 0.2}, "numbers of its outer optimizer are others"),
@@ -180,6 +190,21 @@ def disagree(rank, box):
             site = phub.Site(worker, **{"algorithm": "local", **(others if rank else first)})
             site.tensor("w", numpy.zeros(50, numpy.float32).ctypes.data, 50)
             site.start()
+    for number, (first, others, option, *said) in enumerate(MIXED):
+        words = [f"{option} of sites differs", f"rank 0 says {said[0]}", f" says {said[1]}"]
+        with raises(phub.Error, *words), connect(box, f"mixed{number}", rank) as worker:
+            site = phub.Site(worker, **{"algorithm": "local", **(others if rank else first)})
+            site.tensor("w", numpy.zeros(50, numpy.float32).ctypes.data, 50)
+            site.start()
+    with raises(phub.Error, "trained tensors of sites differs", "rank 0 says 1 ("), connect(box, "untrained", rank) as worker:
+        site = phub.Site(worker)
+        site.tensor("w", numpy.zeros(50, numpy.float32).ctypes.data, 50, trained=not rank)
+        site.start()
+    with connect(box, "same", rank) as worker:
+        site = phub.Site(worker, **(SAME if rank else {}))
+        site.tensor("w", numpy.zeros(50, numpy.float32).ctypes.data, 50)
+        site.start()
+        site.close()
 
 
 def test_disagree(box):
@@ -434,27 +459,6 @@ def test_as_sgd(box):
     assert len(set(workers(WORLD, as_sgd, box))) == 1
 
 
-def frozen(rank, box, algorithm):
-    """What is not trained begins with rank 0's weights too, and stays those: else the mean model is of no one network."""
-    net, first = make_net(rank, False), make_net(0, False)
-    net[0].requires_grad_(False)
-    site = phub.torch.Site(net, box.url(f"frozen-{algorithm}"), algorithm=algorithm, theta={"local": 2, "gaia": 0}.get(algorithm), weight_decay=0.01,
-                           rank=rank, world=WORLD)
-    for step in range(6):
-        x, y = batch(data_of(rank), step)
-        net.zero_grad()
-        torch.nn.functional.cross_entropy(net(x), y).backward()
-        site.step(0.1)
-    site.close()
-    assert bytes_of(net[0]) == bytes_of(first[0]) and bytes_of(net[3]) != bytes_of(first[3])
-    return bytes_of(net) if algorithm != "gaia" else None  # whose sites differ by what was not significant
-
-
-def test_frozen(box):
-    for algorithm in ("bsp", "gaia", "local"):
-        assert len(set(workers(WORLD, frozen, box, algorithm))) == 1, algorithm
-
-
 def in_racks(rank, box):
     """Two racks of two: tight inside, loose across; torch computes the same."""
     net, nets = make_net(rank, False), [make_net(0, False) for _ in range(4)]
@@ -561,33 +565,6 @@ def test_scouted(box):
             assert sorted(end[3][window] for end in ended) == sorted(end[4][window] for end in ended), f"window {window}"
 
 
-def wanted(rank, box):
-    """scout+ says how many samples it has time for, and classification() tries as many."""
-    net, data, asked = make_net(rank), data_of(rank), []
-    drawn = phub.torch.classification(*data, count=50)
-
-    def evaluate(model, draw, samples):
-        found = drawn(model, draw, samples)
-        asked.append((samples, found[0], drawn(model, draw, 0)[0]))
-        return found
-
-    site = phub.torch.Site(net, box.url("wanted"), scout=dict(thetas=[1, 2, 5], policy="scout+", period=10, tries=12), evaluate=evaluate,
-                           rank=rank, world=WORLD)
-    for step in range(30):
-        x, y = batch(data, step)
-        net.zero_grad()
-        loss = torch.nn.functional.cross_entropy(net(x), y)
-        loss.backward()
-        site.lost(loss, len(y))
-        site.step(0.05)
-    site.close()
-    assert asked and set(asked) == {(12, 12, 50)}, asked
-
-
-def test_wanted(box):
-    workers(WORLD, wanted, box)
-
-
 def failing(box, job, rank, evaluate, steps):
     """A net, and a site that tries models by this."""
     net = make_net(0)
@@ -630,29 +607,6 @@ def fails(rank, box):
 
 def test_fails(box):
     workers(WORLD, fails, box)
-
-
-def few(rank, box):
-    """A loss of fewer than 10 samples leaves no site, be they tried or trained on; of 10 it does, and what was held back comes later."""
-    counts, decided = {0: 9, 1: 9, 2: 10}, []
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        for step, site in enumerate(failing(box, "few", rank, lambda model, draw, samples: (counts[rank], 5, 7.0), 8)):
-            if rank == 0:
-                site.lost(3.0, 4)
-            site.step(0.05)
-            decided += [site.decision] if site.state["windows"] > len(decided) else []
-    told = [str(w.message) for w in caught if w.category is RuntimeWarning]
-    assert len(told) == (rank < 2) and all("evaluate() has tried 9 samples, and of fewer than 10 nothing leaves a site" in t for t in told), told
-    assert all(d.believed == 1 and math.isnan(d.loss) for d in decided), decided
-    trains = [d.train for d in decided]
-    assert [math.isnan(t) for t in trains] == [True, False, True, False] and trains[1::2] == [3, 3], trains
-
-
-def test_few(box):
-    workers(WORLD, few, box)
-    with phub.connect(box.url("few-tries"), rank=0, world=1) as worker, raises(phub.Error, "tries=9; of fewer than 10 samples"):
-        phub.Site(worker, scout=dict(thetas=[1], policy="scout+", tries=9), evaluate=lambda weights, draw, samples: (1, 1, 1.0))
 
 
 def strict(rank, box):
@@ -831,5 +785,5 @@ def test_resumed(_):
 
 if __name__ == "__main__":
     sys.stdout.flush()
-    rig.run([test_scout, test_average, test_disagree, test_newcomer, test_unheard, test_errors, test_logs, test_nested, test_leaves, test_as_sgd, test_frozen, test_in_racks, test_scouted, test_wanted, test_fails, test_few, test_strict, test_not_finite, test_warned,
+    rig.run([test_scout, test_average, test_disagree, test_newcomer, test_unheard, test_errors, test_logs, test_nested, test_leaves, test_as_sgd, test_in_racks, test_scouted, test_fails, test_strict, test_not_finite, test_warned,
              test_without_samples, test_statistics, test_refused, test_resumed], rig.Box())

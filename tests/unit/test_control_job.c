@@ -183,10 +183,6 @@ static void test_bad_tables(void **state)
 		{{.generation = 1, .seal = 2}, 3, 0, 3, 1, ERROR_OF(UNSUPPORTED), "seal none is less"},
 		{{.generation = 1, .transport = "carrier"}, 3, 0, 3, 1, ERROR_OF(UNSUPPORTED),
 			"does not offer transport carrier"},
-		{{.generation = 1, .sites = "lo\ncal"}, 3, 0, 3, 1, ERROR_OF(UNSUPPORTED),
-			"what sites do is over 31 characters or not printable"},
-		{{.generation = 1, .sites = "a local one of thirty-two letters"}, 3, 0, 3, 1, ERROR_OF(UNSUPPORTED),
-			"what sites do is over 31 characters"},
 	};
 	static const char *const settings[] = {"keys_max=8", NULL};
 	struct team t;
@@ -231,10 +227,6 @@ static void test_mismatch(void **state)
 			"chunk_bytes differs: rank 0 says 4096, rank 1 says 8192"},
 		{{.generation = 1, .seal = 1}, {.generation = 1}, {3, 3}, {7, 7},
 			"seal differs: rank 0 says crc, rank 1 says gmac"},
-		{{.generation = 1, .sites = "gaia"}, {.generation = 1, .sites = "local"}, {3, 3}, {7, 8},
-			"algorithm of sites differs: rank 0 says gaia, rank 1 says local"},
-		{{.generation = 1, .sites = "local with a scout"}, {.generation = 1}, {3, 3}, {7, 8},
-			"algorithm of sites differs: rank 0 says local with a scout, rank 1 says none"},
 	};
 	static const char *const settings[] = {"datagram_seal=none", NULL};
 	struct team t;

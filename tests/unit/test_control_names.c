@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What messages call a box below: its name and where others reach it, whatever its connection comes from.
+ * What messages call a box below: its name and where others reach it, whatever its connection comes from; and what
+ * sites say of their options.
  */
 #include "tests/unit/control_rig.h"
 
+#include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <stdint.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -156,6 +159,87 @@ static void test_paused(void **state)
 	scene_close(&s);
 }
 
+/* ---- what sites say ---- */
+
+/* With a key. */
+static int make_table(const char *sites, struct table **out, struct err *e)
+{
+	Phub__Job job = PHUB__JOB__INIT;
+	Phub__Hypers hypers = PHUB__HYPERS__INIT, *groups[] = {&hypers};
+	Phub__Keys keys = PHUB__KEYS__INIT;
+	Phub__Key key = PHUB__KEY__INIT, *list[] = {&key};
+	int rc;
+
+	job.generation = 1;
+	job.groups = groups;
+	job.n_groups = 1;
+	job.key_count = 1;
+	job.sites = (char *)(uintptr_t)sites;
+	key.name = (char *)(uintptr_t) "w";
+	key.elements = 4;
+	keys.keys = list;
+	keys.n_keys = 1;
+	rc = table_create(&job, 2, 32768, 8, out, e);
+	return rc < 0 ? rc : table_add(*out, &keys, e);
+}
+
+static void test_sites_said(void **state)
+{
+	char longest[TABLE_SITES_BYTES + 1];
+	struct table *t = NULL;
+	struct err e;
+
+	(void)state;
+	memset(longest, 'a', sizeof(longest));
+	longest[TABLE_SITES_BYTES] = '\0';
+	assert_int_equal(make_table(longest, &t, &e), -EINVAL);
+	assert_non_null(strstr(e.text, "what sites do is over 255 characters"));
+	assert_int_equal(make_table("lo\ncal", &t, &e), -EINVAL);
+	assert_non_null(strstr(e.text, "or not printable"));
+	longest[TABLE_SITES_BYTES - 1] = '\0';
+	assert_int_equal(make_table(longest, &t, &e), 0);
+	table_destroy(t);
+}
+
+/* Ranks are told of the first option that differs; a job that goes on from a checkpoint, of all. */
+static void test_sites_differ(void **state)
+{
+	static const struct {
+		const char *a, *b, *error, *change;
+	} cases[] = {
+		{"gaia", "local", "algorithm of sites differs: rank 0 says gaia, rank 1 says local",
+			"algorithm of sites was gaia and is local"},
+		{"local with a scout; clip=0", "",
+			"algorithm of sites differs: rank 0 says local with a scout, rank 1 says none",
+			"algorithm of sites was local with a scout and is none"},
+		{"bsp; clip=0; momentum=.9", "bsp; clip=0; momentum=0",
+			"momentum of sites differs: rank 0 says .9, rank 1 says 0",
+			"momentum of sites was .9 and is 0"},
+		{"bsp; clip=0; momentum=.9", "bsp; clip=1", "clip of sites differs: rank 0 says 0, rank 1 says 1",
+			"clip of sites was 0 and is 1, momentum of sites was .9 and is none"},
+		{"bsp; =; ;;x; none=none;", "bsp; =; ;;x; none=none;", "", ""},
+	};
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		struct table_changes changes;
+		struct table *a, *b;
+		struct err e = {0};
+		int rc;
+
+		assert_int_equal(make_table(cases[i].a, &a, &e), 0);
+		assert_int_equal(make_table(cases[i].b, &b, &e), 0);
+		rc = table_compare(
+			&(struct table_side){.table = a, .rank = 0}, &(struct table_side){.table = b, .rank = 1}, &e);
+		assert_int_equal(rc, cases[i].error[0] ? -EBADMSG : 0);
+		assert_string_equal(e.text, cases[i].error);
+		assert_int_equal(table_continues(a, b, &changes, &e), 0);
+		assert_string_equal(changes.text, cases[i].change);
+		table_destroy(a);
+		table_destroy(b);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -163,6 +247,8 @@ int main(void)
 		cmocka_unit_test(test_differs),
 		cmocka_unit_test(test_older),
 		cmocka_unit_test(test_paused),
+		cmocka_unit_test(test_sites_said),
+		cmocka_unit_test(test_sites_differ),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
