@@ -59,8 +59,9 @@ struct saved_terms {
 	uint64_t world, rank, algorithm, outer, policy, weighted, tensors, warmup;
 	double momentum, weight_decay, rate_first, clip;
 	double outer_rate, outer_beta1, outer_beta2, outer_tau;
-	double theta;
-	uint64_t kept; /* a model that is to travel */
+	double theta, share;
+	uint64_t sites; /* that the share is of */
+	uint64_t kept;  /* a model that is to travel */
 };
 
 struct saved_tensor {
@@ -94,6 +95,8 @@ static struct saved_terms saved_terms(const struct phub_site *s)
 		.outer_beta2 = outer.beta2,
 		.outer_tau = outer.tau,
 		.theta = s->site.config.theta,
+		.share = s->site.config.share,
+		.sites = s->site.config.sites,
 		.kept = s->window.midway.kept};
 }
 
@@ -208,8 +211,6 @@ static void saved_site(struct saved_cursor *c, struct site *site)
 	SAVED(c, site->counts.bytes_paper);
 	SAVED(c, site->since);
 	SAVED(c, site->rate);
-	SAVED(c, site->config.share);
-	SAVED(c, site->config.sites);
 	saved_truth(c, &site->flushing);
 	saved_floats(c, site->residual, site->elements);
 	saved_floats(c, site->velocity, site->elements);
@@ -398,7 +399,8 @@ static int saved_agrees(struct phub_site *s, const uint8_t *in, size_t bytes, st
 	if (rc < 0)
 		return rc;
 	if (bytes != saved_count(s, terms->kept) || (terms->kept && !s->window.midway.weights) ||
-		!site_theta_valid(s->config.algorithm, terms->theta))
+		!site_theta_valid(s->config.algorithm, terms->theta) || !(terms->share >= 0 && terms->share <= 1) ||
+		terms->sites == 0 || terms->sites > terms->world)
 		return err_set(e, -EBADMSG, "%s: the state is not that of such a site", s->phub->session.who);
 	return 0;
 }
@@ -418,6 +420,7 @@ int site_saved_read(struct phub_site *s, const uint8_t *in, size_t bytes, struct
 	s->window.midway.kept = terms.kept;
 	s->decision.reason[sizeof(s->decision.reason) - 1] = 0;
 	site_set_theta(&s->site, terms.theta);
+	site_set_share(&s->site, terms.share, (unsigned)terms.sites);
 	s->has = s->restored = s->goes_on = true;
 	return 0;
 }

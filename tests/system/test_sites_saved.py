@@ -62,7 +62,7 @@ def goes_on():
 
 
 def each_step():
-    """Gaia and a scout in each place of its interval; saving changes nothing, and what goes on can be saved again"""
+    """a scout in many places of its interval; saving changes nothing, and what goes on can be saved again"""
     box = rig.Box()
     run = {**options("hill-local"), "steps": 60}
     with tempfile.TemporaryDirectory() as folder:
