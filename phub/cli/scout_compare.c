@@ -96,7 +96,8 @@ static void compare_row(struct compare *c, unsigned i)
 	compare_number(table, "%.2f", 100 * total->accuracy);
 	compare_number(table, "%.4f", total->loss);
 	compare_number(table, "%.1f", total->seconds);
-	output_cell(table, "%s", scout_log_on_front(c->totals, c->count, i) ? "*" : "");
+	output_cell(table, "%s%s", scout_log_on_front(c->totals, c->count, i) ? "*" : "",
+		scout_log_on_oracle(c->totals, c->count, i) ? " o" : "");
 }
 
 static bool compare_alike(const struct price_link *a, const struct price_link *b)
@@ -137,12 +138,33 @@ static void compare_unlike(const struct compare *c)
 			text);
 }
 
+/* Whose wire was none. */
+static void compare_legend_shared(const struct compare *c)
+{
+	const char *first = NULL;
+	unsigned count = 0;
+
+	for (unsigned i = 0; i < c->count; i++)
+		if (c->totals[i].wire > 0 && strcmp(scout_log_text(c->logs[i].run, "transport"), "shm") == 0) {
+			first = first ? first : c->logs[i].name;
+			count++;
+		}
+	if (count == 0)
+		return;
+	printf("wire of %s", count == c->count && count > 1 ? "all of these" : first);
+	if (count > 1 && count < c->count)
+		printf(" and %u more", count - 1);
+	puts(" went through shared memory, as it is, with all zeros; links leave those out:\n"
+	     "phub scout run --set transports=tcp shows what they would carry.");
+}
+
 static void compare_legend(const struct compare *c)
 {
 	puts("\nbytes: that a site sent in exchanges, the mean of sites, as the papers count them; travelled: in\n"
 	     "models that were tried elsewhere; wire: payload of all kinds, as it travelled;\n"
 	     "fewer: how many times fewer than BSP, of the first two, or, where it says more, how many times as many;\n"
-	     "front: no other run here was as good for as few; +: has not ended.");
+	     "front: *: no other run here was as good for as few; o: none with a fixed theta was, the oracle's front;\n"
+	     "+: has not ended.");
 	if (c->within)
 		puts("within: that the sites within these sent, over links of their own, and no part of the rest.");
 	if (c->spent)
@@ -150,12 +172,7 @@ static void compare_legend(const struct compare *c)
 	compare_unlike(c);
 	if (c->spent)
 		compare_unlike_spent(c);
-	for (unsigned i = 0; i < c->count; i++)
-		if (c->totals[i].wire > 0 && strcmp(scout_log_text(c->logs[i].run, "transport"), "shm") == 0)
-			printf("wire of %s went through shared memory, as it is, with all zeros; links leave those "
-			       "out:\n"
-			       "phub scout run --set transports=tcp shows what they would carry.\n",
-				c->logs[i].name);
+	compare_legend_shared(c);
 	for (unsigned i = 0; i < c->count; i++)
 		if (c->totals[i].sites < scout_log_number(c->logs[i].run, "sites"))
 			printf("Take care: %s ended with %.0f of %.0f sites, and what it scored is of these.\n",
@@ -172,7 +189,7 @@ static bool compare_json(const struct compare *c, unsigned i)
 	const struct scout_log_total *total = &c->totals[i];
 
 	return output_json(json_pack("{s:s, s:o, s:s, s:s, s:I, s:b, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:s, s:o, s:o, "
-				     "s:o, s:o, s:o, s:b, s:o, s:o}",
+				     "s:o, s:o, s:o, s:b, s:b, s:o, s:o}",
 		"scout", "compare", "log", output_name(log->path), "algorithm", scout_log_text(log->run, "algorithm"),
 		"policy", scout_log_text(log->run, "policy"), "t", (json_int_t)total->t, "ended", log->end != NULL,
 		"missing", (json_int_t)log->missing, "bytes", scout_log_value(total->bytes), "bytes_travel",
@@ -181,8 +198,9 @@ static bool compare_json(const struct compare *c, unsigned i)
 		scout_log_value(scout_log_saving(total)), "unit", price_unit_name(scout_log_unit(log)), "spent",
 		scout_log_value(total->spent), "theta", scout_log_value(total->theta), "accuracy",
 		scout_log_value(total->accuracy), "loss", scout_log_value(total->loss), "seconds",
-		scout_log_value(total->seconds), "front", scout_log_on_front(c->totals, c->count, i), "broken_since",
-		scout_log_value(total->broken), "sites", scout_log_value(total->sites)));
+		scout_log_value(total->seconds), "front", scout_log_on_front(c->totals, c->count, i), "oracle",
+		scout_log_on_oracle(c->totals, c->count, i), "broken_since", scout_log_value(total->broken), "sites",
+		scout_log_value(total->sites)));
 }
 
 static int compare_print(const struct scout_log *logs, unsigned count, bool json)

@@ -580,6 +580,7 @@ struct scout_log_total scout_log_total(const struct scout_log *log)
 	total.loss = scout_log_number(end, "loss");
 	total.within = scout_log_number(end, "bytes_within");
 	total.broken = scout_log_number(end, "broken_since");
+	total.fixed = strcmp(scout_log_text(log->run, "policy"), "fixed") == 0;
 	if (log->gone_on)
 		total.wire = total.seconds = NAN;
 	if (!end || log->gone_on) {
@@ -633,20 +634,30 @@ const char *scout_log_saving_text(double saving, char text[SCOUT_LOG_SAVING_BYTE
 	return text;
 }
 
-bool scout_log_on_front(const struct scout_log_total *totals, unsigned count, unsigned which)
+static bool log_on_front(const struct scout_log_total *totals, unsigned count, unsigned which, bool fixed)
 {
 	const struct scout_log_total *own = &totals[which];
 
-	if (isnan(own->accuracy) || isnan(log_sent(own)))
+	if (isnan(own->accuracy) || isnan(log_sent(own)) || own->fixed < fixed)
 		return false;
 	for (unsigned i = 0; i < count; i++) {
 		double sent = log_sent(&totals[i]);
 
-		if (sent <= log_sent(own) && totals[i].accuracy >= own->accuracy &&
+		if (totals[i].fixed >= fixed && sent <= log_sent(own) && totals[i].accuracy >= own->accuracy &&
 			(sent < log_sent(own) || totals[i].accuracy > own->accuracy))
 			return false;
 	}
 	return true;
+}
+
+bool scout_log_on_front(const struct scout_log_total *totals, unsigned count, unsigned which)
+{
+	return log_on_front(totals, count, which, false);
+}
+
+bool scout_log_on_oracle(const struct scout_log_total *totals, unsigned count, unsigned which)
+{
+	return log_on_front(totals, count, which, true);
 }
 
 void scout_log_differ(const struct scout_log *logs, const struct scout_log_total *totals, unsigned a, unsigned b,

@@ -101,6 +101,7 @@ struct scout_log_total {
 	double theta, accuracy, loss, seconds;
 	double sites;  /* that were there at the end; NaN: it is not known */
 	double broken; /* the step after which models were no numbers to the end; NaN: they were, or it is not known */
+	bool fixed;    /* nobody moved its theta */
 };
 
 struct scout_log_total scout_log_total(const struct scout_log *log);
@@ -115,6 +116,8 @@ const char *scout_log_saving_text(double saving, char text[SCOUT_LOG_SAVING_BYTE
 
 /* On the Pareto front of bytes and accuracy: no other one sent no more and was as good, and better in one. */
 bool scout_log_on_front(const struct scout_log_total *totals, unsigned count, unsigned which);
+/* Likewise on the oracle's: that of runs with a fixed theta alone. */
+bool scout_log_on_oracle(const struct scout_log_total *totals, unsigned count, unsigned which);
 
 /* In what runs are not one beside the other. */
 struct scout_log_unlike {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Bytes against accuracy, a mark for each run, and the Pareto front of them.
+ * Bytes against accuracy, a mark for each run, and the Pareto front of the oracle: of those whose theta was fixed.
+ * Where none was, or one, it is that of all.
  */
 #include <math.h>
 
@@ -19,9 +20,20 @@ static bool front_knows(const struct scout_log_total *total)
 	return !isnan(total->accuracy) && front_sent(total) > 0;
 }
 
+static bool front_has_oracle(const struct panel_page *page)
+{
+	unsigned fixed = 0;
+
+	for (unsigned l = 0; l < page->count; l++)
+		fixed += front_knows(&page->totals[l]) && page->totals[l].fixed;
+	return fixed > 1;
+}
+
 /* From left to right: as good as the best that sent no more. False: it is a point. */
 static bool front_line(const struct panel_page *page, const struct chart *c)
 {
+	bool (*const is_on)(const struct scout_log_total *, unsigned, unsigned) =
+		front_has_oracle(page) ? scout_log_on_oracle : scout_log_on_front;
 	const struct scout_log_total *totals = page->totals;
 	double x = NAN, y = NAN;
 	bool drawn = false;
@@ -30,7 +42,7 @@ static bool front_line(const struct panel_page *page, const struct chart *c)
 		int next = -1;
 
 		for (unsigned l = 0; l < page->count; l++)
-			if (scout_log_on_front(totals, page->count, l) && (isnan(x) || front_sent(&totals[l]) > x) &&
+			if (is_on(totals, page->count, l) && (isnan(x) || front_sent(&totals[l]) > x) &&
 				(next < 0 || front_sent(&totals[l]) < front_sent(&totals[next])))
 				next = (int)l;
 		if (next < 0)
@@ -113,6 +125,7 @@ void panel_front(struct panel_page *page)
 		panel_label(&c, row++, 44, page->logs[l].name);
 	}
 	if (line)
-		panel_name(&c, row++, PANEL_GREY, "5 4", "Pareto front of these");
+		panel_name(&c, row++, PANEL_GREY, "5 4",
+			front_has_oracle(page) ? "oracle's Pareto front" : "Pareto front of these");
 	front_name_unlike(page, &c, row + 1);
 }

@@ -171,7 +171,7 @@ int scout_plot_run(int argc, char **argv)
 		.about = "A picture of runs, by their decision logs: theta, accuracy lost on other sites' data and "
 			 "losses over\n"
 			 "time; bytes by class of links, where sites have others within; of several runs, bytes "
-			 "against accuracy with\nthe Pareto front; the alignment r of each tensor.\n"
+			 "against accuracy with\nthe Pareto front of fixed thetas; the alignment r of each tensor.\n"
 			 "What the logs do not know is left out. - is standard input.\n",
 		.examples = "  phub scout plot --out run.svg run.jsonl\n"
 			    "  phub scout plot --out all.png bsp.jsonl hill.jsonl local-*.jsonl\n",

@@ -66,9 +66,9 @@ def compare():
     for line in found.values():
         better = [o for o in found.values() if o["bytes"] + o["bytes_travel"] < line["bytes"] + line["bytes_travel"]
                   and o["accuracy"] >= line["accuracy"]]
-        check(line["front"] == (not better), str(found))
+        check(line["front"] == (not better) and line["oracle"] == (line["policy"] == "fixed"), str(found))
     out, _ = phub("compare", hill(), bsp())
-    holds(out, "^run +algorithm +policy", r"\nhill +local +hill +160 ", r"\nbsp +bsp +fixed .* 1.0x ", " travelled +wire +fewer +theta")
+    holds(out, "^run +algorithm +policy", r"\nhill +local +hill +160 ", r"\nbsp +bsp +fixed .* 1.0x .* o\n", " travelled +wire +fewer +theta")
     check("Take care" not in out, out)
     half = changed(hill(), "half", lambda own: own[:5])
     holds(phub("compare", hill(), half)[0], r"\nTake care: these runs differ in steps, and bytes, accuracy")
@@ -80,6 +80,7 @@ def compare():
     told = {line["log"]: line for line in lines(phub("compare", "--json", dense, sent)[0])}
     check(told[str(dense)]["bytes_wire"] > 10 * told[str(dense)]["bytes"] and told[str(sent)]["bytes_wire"] < 1.5 * told[str(sent)]["bytes"], str(told))
     holds(phub("compare", dense, sent)[0], zeros)
+    holds(phub("compare", dense, dense)[0], zeros.replace("of dense", "of all of these"))
     check("shared memory" not in phub("compare", sent)[0] and json.loads(sent.read_text().splitlines()[0])["transport"] == "tcp", "of tcp")
     sent = skewed("wire", "--algorithm", "local", "--theta", 5, steps=60)
     wire = lines(sent.read_text())[-1]["bytes_wire"]
@@ -297,6 +298,10 @@ def legends():
     worse = changed(hill(), "worse", lambda own: own[:-1] + [json.dumps({**json.loads(own[-1]), "bytes": 1e9, "accuracy": 0.1}) + "\n"])
     phub("plot", hill(), worse, "--out", "legend.svg")
     check("Pareto front of these" not in panel("legend.svg", "Bytes against")[0], "a front of one point")
+    cheap = changed(bsp(), "cheap", lambda own: own[:-1] + [json.dumps({**json.loads(own[-1]), "bytes": 1e3, "accuracy": 0.1}) + "\n"])
+    phub("plot", hill(), bsp(), cheap, "--out", "legend.svg")
+    front = panel("legend.svg", "Bytes against")[0]
+    check("oracle's Pareto front" in front and "Pareto front of these" not in front, str(front))
 
 
 def cut_off():
