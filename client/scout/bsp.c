@@ -43,6 +43,7 @@ const struct site_ops site_bsp = {
 	.name = "bsp",
 	.arrays = SITE_RESIDUAL | SITE_VELOCITY,
 	.theta_valid = bsp_theta_valid,
+	.thetas = "1",
 	.step = bsp_step,
 	.offer = bsp_offer,
 	.accept = bsp_accept,

@@ -131,6 +131,7 @@ const struct site_ops site_dgc = {
 	.name = "dgc",
 	.arrays = SITE_RESIDUAL | SITE_VELOCITY,
 	.theta_valid = dgc_theta_valid,
+	.thetas = "the part of elements that go, above 0 to 1",
 	.scale = dgc_scale,
 	.step = dgc_step,
 	.offer = dgc_offer,

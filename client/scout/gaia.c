@@ -71,6 +71,7 @@ const struct site_ops site_gaia = {
 	.name = "gaia",
 	.arrays = SITE_RESIDUAL | SITE_VELOCITY | SITE_ANCHOR,
 	.theta_valid = gaia_theta_valid,
+	.thetas = "a threshold, 0 or more",
 	.step = gaia_step,
 	.offer = gaia_offer,
 	.accept = gaia_accept,

@@ -68,6 +68,7 @@ const struct site_ops site_local = {
 	.arrays = SITE_VELOCITY | SITE_ANCHOR,
 	.untrained = true,
 	.theta_valid = local_theta_valid,
+	.thetas = "a whole number of steps, 1 to 10^9",
 	.step = local_step,
 	.interval = local_interval,
 	.offer = local_offer,

@@ -149,13 +149,14 @@ int options_thetas(const struct scout_config *config, enum site_algorithm algori
 			SCOUT_THETAS_MAX);
 	for (unsigned i = 0; i < config->theta_count; i++)
 		if (!site_theta_valid(algorithm, config->thetas[i]))
-			return err_set(e, -EINVAL, "scout: %s cannot have a theta of %g, which is in the scout's grid",
-				site_algorithm_name(algorithm), config->thetas[i]);
+			return err_set(e, -EINVAL,
+				"scout: %s cannot have a theta of %g, which is in the scout's grid; allowed: %s",
+				site_algorithm_name(algorithm), config->thetas[i], site_thetas(algorithm));
 	for (unsigned i = 0; i < config->schedule_count; i++)
 		if (!site_theta_valid(algorithm, config->schedule[i]))
 			return err_set(e, -EINVAL,
-				"scout: %s cannot have a theta of %g, which is in the scout's schedule",
-				site_algorithm_name(algorithm), config->schedule[i]);
+				"scout: %s cannot have a theta of %g, which is in the scout's schedule; allowed: %s",
+				site_algorithm_name(algorithm), config->schedule[i], site_thetas(algorithm));
 	return options_order(config, algorithm, e);
 }
 

@@ -57,8 +57,9 @@ int shadow_init(struct shadow *shadow, const struct site *site, const double *th
 		return err_set(e, -EINVAL, "shadow: %u thetas; needs 1 to %u", count, SHADOW_THETAS_MAX);
 	for (unsigned i = 0; i < count; i++) {
 		if (!site_theta_valid(site->config.algorithm, thetas[i]))
-			return err_set(e, -EINVAL, "shadow: %s cannot have a theta of %g",
-				site_algorithm_name(site->config.algorithm), thetas[i]);
+			return err_set(e, -EINVAL, "shadow: %s cannot have a theta of %g; allowed: %s",
+				site_algorithm_name(site->config.algorithm), thetas[i],
+				site_thetas(site->config.algorithm));
 	}
 	*shadow = (struct shadow){.count = count, .elements = site->elements};
 	memcpy(shadow->theta, thetas, count * sizeof(*thetas));

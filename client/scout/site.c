@@ -27,6 +27,11 @@ bool site_theta_valid(enum site_algorithm algorithm, double theta)
 	return (unsigned)algorithm < SITE_ALGORITHM_COUNT && algorithms[algorithm]->theta_valid(theta);
 }
 
+const char *site_thetas(enum site_algorithm algorithm)
+{
+	return (unsigned)algorithm < SITE_ALGORITHM_COUNT ? algorithms[algorithm]->thetas : "none";
+}
+
 static bool site_share_valid(double share, unsigned sites)
 {
 	return share >= 0 && share <= 1 && sites > 0;
@@ -42,8 +47,8 @@ static int site_check(const struct site_config *c, struct err *e)
 	if ((unsigned)c->algorithm >= SITE_ALGORITHM_COUNT)
 		return err_set(e, -EINVAL, "site: no algorithm %d", (int)c->algorithm);
 	if (!site_theta_valid(c->algorithm, c->theta))
-		return err_set(
-			e, -EINVAL, "site: %s cannot have a theta of %g", site_algorithm_name(c->algorithm), c->theta);
+		return err_set(e, -EINVAL, "site: %s cannot have a theta of %g; allowed: %s",
+			site_algorithm_name(c->algorithm), c->theta, site_thetas(c->algorithm));
 	if (!site_share_valid(c->share, c->sites))
 		return err_set(e, -EINVAL, "site: a share of %g of %u sites; needs 0 to 1 of at least one", c->share,
 			c->sites);
@@ -54,8 +59,11 @@ static int site_check(const struct site_config *c, struct err *e)
 	if (c->algorithm == SITE_GAIA && !(c->rate_first > 0 && isfinite(c->rate_first)))
 		return err_set(e, -EINVAL, "site: a first learning rate of %g; needs to be above 0", c->rate_first);
 	if (c->algorithm == SITE_LOCAL && outer_check(&c->outer))
-		return err_set(e, -EINVAL, "site: outer optimizer %d with rate %g, beta1 %g, beta2 %g, tau %g",
-			(int)c->outer.kind, c->outer.rate, c->outer.beta1, c->outer.beta2, c->outer.tau);
+		return err_set(e, -EINVAL,
+			"site: outer optimizer %s with rate %g, beta1 %g, beta2 %g, tau %g; allowed: rate and tau "
+			"above 0, "
+			"beta1 and beta2 from 0 to below 1",
+			outer_name(c->outer.kind), c->outer.rate, c->outer.beta1, c->outer.beta2, c->outer.tau);
 	if (c->algorithm == SITE_DGC && !site_not_negative(c->clip))
 		return err_set(e, -EINVAL, "site: gradients clipped to %g; needs to be at least 0", c->clip);
 	if (c->tensor_count == 0 || c->tensor_count > SITE_TENSORS_MAX)

@@ -181,6 +181,8 @@ int site_set_share(struct site *site, double share, unsigned sites);
 
 /* Is `theta` one that `algorithm` can have? */
 bool site_theta_valid(enum site_algorithm algorithm, double theta);
+/* Which those are, for who gave another one: "a whole number of steps, 1 to 10^9". Of one that is none: "none". */
+const char *site_thetas(enum site_algorithm algorithm);
 
 /* An exchange is due, and says all of the residual. 0; -EBUSY as site_step(). */
 int site_flush(struct site *site);

@@ -14,6 +14,7 @@ struct site_ops {
 	unsigned arrays; /* of enum site_array */
 	bool untrained;  /* exchanges what is not trained as well */
 	bool (*theta_valid)(double theta);
+	const char *thetas; /* which are, in words */
 	/* Before the tensors of a step: what gradients are multiplied by. NULL: 1. */
 	double (*scale)(const struct site *site, const float *const *gradients);
 	/* A trained tensor's step. */

@@ -116,8 +116,8 @@ static int sites_settle(
 		rc = err_set(e, -EINVAL, "%s: scout+ with tries=%u; of fewer than %u samples nothing leaves a site",
 			sites_who(s), s->scout_config.plus.tries, PHUB_SITE_SAMPLES_LEAST);
 	if (rc == 0 && !o->scout && !site_theta_valid(s->config.algorithm, s->config.theta))
-		rc = err_set(e, -EINVAL, "%s: %s cannot have a theta of %g", sites_who(s),
-			site_algorithm_name(s->config.algorithm), s->config.theta);
+		rc = err_set(e, -EINVAL, "%s: %s cannot have a theta of %g; allowed: %s", sites_who(s),
+			site_algorithm_name(s->config.algorithm), s->config.theta, site_thetas(s->config.algorithm));
 	return rc;
 }
 
@@ -534,8 +534,8 @@ int phub_site_set_theta(phub_site_t *s, double theta)
 	if (rc == 0 && s->scouted)
 		rc = err_set(api_last_error(), -EINVAL, "%s: the scout sets theta", sites_who(s));
 	if (rc == 0 && site_set_theta(&s->site, theta) < 0)
-		rc = err_set(api_last_error(), -EINVAL, "%s: %s cannot have a theta of %g", sites_who(s),
-			site_algorithm_name(s->config.algorithm), theta);
+		rc = err_set(api_last_error(), -EINVAL, "%s: %s cannot have a theta of %g; allowed: %s", sites_who(s),
+			site_algorithm_name(s->config.algorithm), theta, site_thetas(s->config.algorithm));
 	return rc;
 }
 

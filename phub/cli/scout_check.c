@@ -123,12 +123,13 @@ static int check_sites(const struct phub_site_options *site, enum site_algorithm
 
 	for (int i = 0; i < count; i++)
 		if (!site_theta_valid(algorithm, shadow[i]))
-			return err_set(e, -EINVAL, "shadow: %s cannot have a theta of %g",
-				site_algorithm_name(algorithm), shadow[i]);
+			return err_set(e, -EINVAL, "shadow: %s cannot have a theta of %g; allowed: %s",
+				site_algorithm_name(algorithm), shadow[i], site_thetas(algorithm));
 	if (count < 0)
 		return count;
 	if (!site->scout && !isnan(site->theta) && !site_theta_valid(algorithm, site->theta))
-		return err_set(e, -EINVAL, "%s cannot have a theta of %g", site_algorithm_name(algorithm), site->theta);
+		return err_set(e, -EINVAL, "%s cannot have a theta of %g; allowed: %s", site_algorithm_name(algorithm),
+			site->theta, site_thetas(algorithm));
 	if (!site->scout)
 		return 0;
 	if (site->scout->theta_count == 0) { /* the program's own; of one alone nobody would make a scout */

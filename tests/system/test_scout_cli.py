@@ -581,7 +581,7 @@ def run_writes_nothing():
             (["--algorithm", "dgc", "--policy", "scout+", "--", "true"], 2, "does not know how far thetas of dgc"),
             (["--unit", "seconds", "--", "true"], 2, "--unit seconds wants --rate"), (["--unit", "money", "--price", "0", "--", "true"], 2, "--unit money wants --price"),
             (["--unit", "seconds", "--rate", "1Mbit", "--", "true"], 2, "--rate 1Mbit: allowed are bytes, like"), (["--rate", "-1MB", "--", "true"], 2, "--rate -1MB: allowed are"),
-            (["--algorithm", "local", *grid, "--shadow", "0.5", "--", "true"], 2, "shadow: local cannot have a theta of 0.5"),
+            (["--algorithm", "local", *grid, "--shadow", "0.5", "--", "true"], 2, "shadow: local cannot have a theta of 0.5; allowed: a whole number of steps, 1 to"),
             (["--algorithm", "local", "--theta", "0.5", "--", "true"], 2, "local cannot have a theta of 0.5"),
             ([*grid, "--theta", "3", "--", "true"], 2, "--theta 3: is none of the thetas"),
             (["--thetas", ",".join(map(str, range(1, 66))), "--", "true"], 2, "up to 64 numbers")):

@@ -667,8 +667,8 @@ def example():
 def refused():
     """sites that do not fit their job, or each other"""
     box = rig.Box()
-    for arguments, why in (({"algorithm": "bsp", "theta": 2}, "bsp cannot have a theta of 2"),
-                           ({"algorithm": "gaia", "thetas": "-1"}, "gaia cannot have a theta of -1, which is in the scout's grid"),
+    for arguments, why in (({"algorithm": "bsp", "theta": 2}, "bsp cannot have a theta of 2; allowed: 1"),
+                           ({"algorithm": "gaia", "thetas": "-1"}, "gaia cannot have a theta of -1, which is in the scout's grid; allowed: a threshold, 0 or more"),
                            ({"algorithm": "local", "thetas": "1", "policy": "replay"}, "a schedule of 0 thetas"),
                            ({"algorithm": "local", "outer": "box", "weighted": 1}, "the box's optimizer takes a mean"),
                            ({"algorithm": "dgc", "clip": -1}, "clipped to -1")):

@@ -289,6 +289,11 @@ def errors(rank, box):
             phub.Site(worker, speed=3)
         with raises(ValueError, "outer"):
             phub.Site(worker, outer="space")
+        site = phub.Site(worker, outer="adam", outer_tau=0)
+        site.tensor("w", weights.ctypes.data, 8)
+        with raises(phub.Error, "outer optimizer adam with rate 0.1,", "tau 0; allowed: rate and tau above 0, beta1 and beta2 from 0 to below 1"):
+            site.start()
+        site.close()
 
 
 def test_errors(box):
