@@ -127,31 +127,31 @@ int plus_needs(struct plus_config *config, enum site_algorithm algorithm, const 
 const char *plus_check(const struct plus_config *c, unsigned count)
 {
 	const struct {
-		const char *name;
+		const char *wrong;
 		double value;
 		bool good;
 	} numbers[] = {
-		{"settle", c->settle, c->settle > 0},
-		{"sigma", c->sigma, c->sigma > 0},
-		{"worth", c->worth, c->worth >= 0},
-		{"alpha", c->alpha, c->alpha > 0 && c->alpha < 1},
-		{"slack", c->slack, c->slack > 0},
-		{"bound", c->bound, c->bound > 0},
-		{"bytes_part", c->bytes_part, c->bytes_part >= 0 && c->bytes_part <= 1},
-		{"work_part", c->work_part, c->work_part >= 0 && c->work_part <= 1},
-		{"guard", c->guard, c->guard > 0},
-		{"own", c->own, c->own >= 0},
-		{"power", c->power, c->power == 1 || c->power == 2},
-		{"slack_moves", c->slack_moves, c->slack_moves > 0},
-		{"need of the first theta", c->need[0], c->need[0] == 0},
+		{"settle needs to be a number above 0", c->settle, c->settle > 0},
+		{"gain needs to be a number above 0", c->sigma, c->sigma > 0},
+		{"worth needs to be a number from 0 on; with 0 gain holds", c->worth, c->worth >= 0},
+		{"alpha needs to be above 0 and below 1", c->alpha, c->alpha > 0 && c->alpha < 1},
+		{"slack needs to be a number above 0", c->slack, c->slack > 0},
+		{"bound needs to be a number above 0", c->bound, c->bound > 0},
+		{"bytes_part needs to be 0 to 1", c->bytes_part, c->bytes_part >= 0 && c->bytes_part <= 1},
+		{"work_part needs to be 0 to 1", c->work_part, c->work_part >= 0 && c->work_part <= 1},
+		{"guard needs to be a number above 0", c->guard, c->guard > 0},
+		{"own needs to be a number from 0 on", c->own, c->own >= 0},
+		{"power needs to be 1 or 2", c->power, c->power == 1 || c->power == 2},
+		{"slack_moves needs to be a number above 0", c->slack_moves, c->slack_moves > 0},
+		{"the need of the first theta has to be 0", c->need[0], c->need[0] == 0},
 	};
 
 	for (unsigned i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++)
 		if (!numbers[i].good || !isfinite(numbers[i].value))
-			return numbers[i].name;
+			return numbers[i].wrong;
 	for (unsigned i = 1; i < count; i++)
 		if (!(c->need[i] >= c->need[i - 1]))
-			return "need of a theta that is looser than one before";
+			return "the need of a theta that is looser has to be no less than of one before";
 	return NULL;
 }
 

@@ -233,7 +233,7 @@ void plus_defaults(struct plus_config *config);
  */
 int plus_needs(struct plus_config *config, enum site_algorithm algorithm, const double *thetas, unsigned count);
 
-/* NULL, or which of the numbers is outside its limits. */
+/* NULL, or which of the numbers is outside its limits, and these. */
 const char *plus_check(const struct plus_config *config, unsigned count);
 
 void plus_init(struct plus *plus);

@@ -77,31 +77,32 @@ static int scout_check(const struct scout_config *config, struct err *e)
 		const char *name;
 		double value;
 		bool good;
+		const char *allowed;
 	} numbers[] = {
-		{"lambda_loss", config->lambda_loss, config->lambda_loss >= 0},
-		{"lambda_bytes", config->lambda_bytes, config->lambda_bytes >= 0},
-		{"sigma", config->sigma, config->sigma >= 0 && config->sigma <= 1},
-		{"temperature", config->temperature, config->temperature > 0},
-		{"cooling", config->cooling, config->cooling > 0 && config->cooling <= 1},
-		{"period", config->period, config->period > 0},
-		{"model_bytes", (double)config->model_bytes, config->model_bytes > 0},
-		{"patience", config->patience, config->patience > 0},
-		{"trim", config->trim, config->trim >= 0 && config->trim < 0.5},
+		{"lambda_loss", config->lambda_loss, config->lambda_loss >= 0, "0 or more"},
+		{"lambda_bytes", config->lambda_bytes, config->lambda_bytes >= 0, "0 or more"},
+		{"sigma", config->sigma, config->sigma >= 0 && config->sigma <= 1, "0 to 1"},
+		{"temperature", config->temperature, config->temperature > 0, "above 0"},
+		{"cooling", config->cooling, config->cooling > 0 && config->cooling <= 1, "above 0, to 1"},
+		{"period", config->period, config->period > 0, "1 or more"},
+		{"model_bytes", (double)config->model_bytes, config->model_bytes > 0, "1 or more"},
+		{"patience", config->patience, config->patience > 0, "1 or more"},
+		{"trim", config->trim, config->trim >= 0 && config->trim < 0.5, "0 to below 0.5"},
 	};
 
 	if ((unsigned)config->policy >= SCOUT_POLICY_COUNT)
 		return err_set(e, -EINVAL, "policy %d does not exist", (int)config->policy);
 	for (unsigned i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++)
 		if (!numbers[i].good || !isfinite(numbers[i].value))
-			return err_set(
-				e, -EINVAL, "%s is %g, which is outside its limits", numbers[i].name, numbers[i].value);
+			return err_set(e, -EINVAL, "%s is %g; allowed: %s", numbers[i].name, numbers[i].value,
+				numbers[i].allowed);
 	if (price_check(&config->price))
 		return err_set(e, -EINVAL, "%s", price_check(&config->price));
 	if (config->policy == SCOUT_PLUS && config->theta_count <= SCOUT_THETAS_MAX) {
 		const char *wrong = plus_check(&config->plus, config->theta_count);
 
 		if (wrong)
-			return err_set(e, -EINVAL, "scout+: %s is outside its limits", wrong);
+			return err_set(e, -EINVAL, "scout+: %s", wrong);
 	}
 	return scout_check_grid(config, e);
 }

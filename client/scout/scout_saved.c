@@ -232,14 +232,20 @@ int scout_load(struct scout *scout, const uint8_t *in, size_t bytes, struct err 
 	struct saved s = {.reads = true};
 
 	if (!saved_take(&s, in, bytes))
-		return err_set(e, -EBADMSG, "the scout's state is not whole, or of another version");
+		return err_set(e, -EBADMSG,
+			"the state is not whole, or was saved by another version of libphub: begin with a scout that "
+			"has none");
 	if (s.words[0] >> 32 != scout_fingerprint(&scout->config))
-		return err_set(e, -EINVAL, "the scout's state is that of another configuration");
+		return err_set(e, -EINVAL,
+			"the state is of a scout with other options (policy, thetas, period, seed and so on): make "
+			"this one with "
+			"those");
 	saved_list(&s, &loaded);
 	if (loaded.index >= loaded.config.theta_count || loaded.plus.target >= loaded.config.theta_count ||
 		loaded.plus.back >= loaded.config.theta_count || (unsigned)loaded.plus.phase > PLUS_PROBES ||
 		(unsigned)loaded.plus.last > PLUS_PROBES || (unsigned)loaded.plus.mean > PLUS_DOUBTFUL)
-		return err_set(e, -EBADMSG, "the scout's state has theta %u of a grid of %u", loaded.index,
+		return err_set(e, -EBADMSG,
+			"the state is none that a scout of %u thetas can have: begin with a scout that has none",
 			loaded.config.theta_count);
 	*scout = loaded;
 	return 0;

@@ -83,7 +83,7 @@ def test_scout(box):
         phub.Scout(GRID, model_bytes=1000, rate=float("nan"))
     with raises(ValueError, "unit"):
         phub.Scout(GRID, model_bytes=1000, unit="hours")
-    with raises(phub.Error, "worth is outside its limits"):
+    with raises(phub.Error, "worth needs to be a number from 0 on"):
         phub.Scout(GRID, model_bytes=1000, policy="scout+", worth=-1.0)
     dear = phub.Scout([0, 0.1], model_bytes=1000, policy="scout+", algorithm="gaia", worth=2.5, unit="seconds", rate=1e9, latency=1)
     for _ in range(8):

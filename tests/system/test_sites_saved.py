@@ -140,7 +140,7 @@ def refused():
                  ("c", {"algorithm": "gaia", "thetas": ".02,.05", "first": 1}, {}, "its algorithm was local, and here it is gaia"),
                  ("d", {"policy": "annealing"}, {}, "its scout's policy was hill, and here it is annealing"),
                  ("e", {"outer": "adam"}, {}, "its outer optimizer was average, and here it is adam"),
-                 ("f", {"period": 11}, {}, "another configuration"),
+                 ("f", {"period": 11}, {}, "of a scout with other options"),
                  ("g", {"weighted": 1}, {}, "its weighting by samples")]
         for name, more, place, why in cases:
             world = place.pop("world", WORLD)

@@ -744,8 +744,8 @@ static void test_limits(void **state)
 		assert_non_null(strstr(plus_check(&c, 3), (name))); \
 	} while (0)
 	EXPECT(c.settle = 0, "settle");
-	EXPECT(c.sigma = 0, "sigma");
-	EXPECT(c.worth = -1, "worth");
+	EXPECT(c.sigma = 0, "gain needs to be a number above 0");
+	EXPECT(c.worth = -1, "worth needs to be a number from 0 on; with 0 gain holds");
 	EXPECT(c.worth = INFINITY, "worth");
 	EXPECT(c.alpha = 1, "alpha");
 	EXPECT(c.slack = NAN, "slack");

@@ -74,7 +74,7 @@ static void test_scout(void **state)
 	assert_int_equal(one.bytes_travel, 0);
 	c.plus.sigma = 0;
 	assert_int_equal(scout_init(&other, &c, &e), -EINVAL);
-	assert_non_null(strstr(e.text, "sigma"));
+	assert_non_null(strstr(e.text, "scout+: gain needs to be a number above 0"));
 }
 
 /* A window of `s`, in which sites have spent so much, and what the window before has done to the loss; a twin that is
@@ -209,6 +209,7 @@ static void test_says_doubt(void **state)
 	one.plus.mean = (enum plus_mean)(PLUS_DOUBTFUL + 1);
 	scout_save(&one, saved);
 	assert_int_equal(scout_load(&twin, saved, sizeof(saved), &e), -EBADMSG);
+	assert_non_null(strstr(e.text, "the state is none that a scout of 7 thetas can have"));
 }
 
 /* Samples are those of a site that trains: who is silent, or has no data, makes them no fewer. */

@@ -460,7 +460,7 @@ static void test_saved(void **state)
 	c.sigma = 0.06;
 	assert_int_equal(scout_init(&other, &c, &e), 0);
 	assert_int_equal(scout_load(&other, saved, sizeof(saved), &e), -EINVAL);
-	assert_non_null(strstr(e.text, "another configuration"));
+	assert_non_null(strstr(e.text, "of a scout with other options (policy, thetas"));
 	assert_int_equal(other.window, 0);
 	c = config_of(SCOUT_STOCHASTIC);
 	c.trim = 0.2;
@@ -501,9 +501,9 @@ static void test_limits(void **state)
 	EXPECT(c.sigma = 1.1, "sigma is 1.1");
 	EXPECT(c.sigma = NAN, "sigma is nan");
 	EXPECT(c.temperature = 0, "temperature is 0");
-	EXPECT(c.cooling = 1.5, "cooling is 1.5");
+	EXPECT(c.cooling = 1.5, "cooling is 1.5; allowed: above 0, to 1");
 	EXPECT(c.patience = 0, "patience is 0");
-	EXPECT(c.trim = 0.5, "trim is 0.5");
+	EXPECT(c.trim = 0.5, "trim is 0.5; allowed: 0 to below 0.5");
 	EXPECT(c.trim = -0.1, "trim is -0.1");
 	EXPECT(c.trim = NAN, "trim is nan");
 	EXPECT(c.policy = SCOUT_REPLAY, "a schedule of 0 thetas");

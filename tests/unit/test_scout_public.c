@@ -500,7 +500,7 @@ static void test_plus(void **state)
 	o.gain = 0.02;
 	o.worth = -1;
 	assert_int_equal(phub_scout_create(&o, &one), -EINVAL);
-	assert_non_null(strstr(phub_error(), "worth is outside its limits"));
+	assert_non_null(strstr(phub_error(), "scout+: worth needs to be a number from 0 on; with 0 gain holds"));
 }
 
 int main(void)
