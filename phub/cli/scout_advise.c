@@ -465,7 +465,7 @@ static int advise_listen_unix(struct advise *a, const char *path, struct err *e)
 	memcpy(address.sun_path, path, strlen(path));
 	a->fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	if (a->fd < 0)
-		return err_set(e, -errno, "no socket: %s", strerror(errno));
+		return err_set(e, -errno, "--listen: no socket of this kind: %s", strerror(errno));
 	if (connect(a->fd, (struct sockaddr *)&address, sizeof(address)) == 0)
 		return err_set(e, -EADDRINUSE, "unix:%s: another one listens there", path);
 	if (errno == ECONNREFUSED && lstat(path, &found) == 0 && S_ISSOCK(found.st_mode))
@@ -542,7 +542,9 @@ static int advise_read_secret(struct advise *a, struct err *e)
 		return err_set(e, -EINVAL, "%s: a secret has less than %d bytes", path, ADVISE_SECRET_BYTES);
 	a->secret[strcspn(a->secret, "\r\n")] = '\0';
 	memset(a->secret + strlen(a->secret), 0, sizeof(a->secret) - strlen(a->secret));
-	return a->secret[0] ? 0 : err_set(e, -EINVAL, "%s is empty", path);
+	return a->secret[0] ? 0
+			    : err_set(e, -EINVAL, "%s: its first line is empty, and is to be the secret that sites say",
+				      path);
 }
 
 /* ---- beginning and end ---- */

@@ -501,7 +501,9 @@ static int dry_open(const struct args_usage *usage, const struct dry_options *o,
 	else if (rc == CLI_FAILED)
 		output_error("%s", e.text);
 	if (rc == ARGS_GO_ON && log.count == 0) {
-		output_error("%s: no decision in it: the run had no scout, or no window has ended yet", path);
+		output_error("%s: no decision in it: the run had no scout (--policy makes one), or no window has ended "
+			     "yet; phub scout compare tells what it sent",
+			path);
 		rc = CLI_FAILED;
 	}
 	if (rc == ARGS_GO_ON && config.policy == SCOUT_PLUS && !dry_hears(&log))

@@ -647,7 +647,9 @@ static int explain_print(struct explain *x, bool one, uint64_t at, bool json)
 	bool good = true;
 
 	if (x->log.count == 0 && (one || json_array_size(x->log.sites) == 0)) {
-		output_error("%s: no decision in it: the run had no scout, or no window has ended yet", x->log.path);
+		output_error("%s: no decision in it: the run had no scout (--policy makes one), or no window has ended "
+			     "yet; phub scout compare tells what it sent",
+			x->log.path);
 		return CLI_FAILED;
 	}
 	if (one)

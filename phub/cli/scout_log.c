@@ -749,7 +749,9 @@ int scout_log_config(const struct scout_log *log, struct scout_config *out, stru
 	out->theta_count = log_reals(log->run, "thetas", out->thetas, SCOUT_THETAS_MAX);
 	out->schedule_count = log_reals(log->run, "schedule", out->schedule, SCOUT_SCHEDULE_MAX);
 	if (out->theta_count == 0 || out->theta_count > SCOUT_THETAS_MAX || out->schedule_count > SCOUT_SCHEDULE_MAX)
-		return err_set(e, -EBADMSG, "%s: a grid of %u thetas and a schedule of %u; allowed are 1 to %u, and %u",
+		return err_set(e, -EBADMSG,
+			"%s: its first line has a grid of %u thetas and a schedule of %u; a run has 1 to %u, and at "
+			"most %u: take a log as libphub wrote it",
 			log->path, out->theta_count, out->schedule_count, SCOUT_THETAS_MAX, SCOUT_SCHEDULE_MAX);
 	for (out->first = 0; out->first + 1 < out->theta_count && out->thetas[out->first] != first;)
 		out->first++;
@@ -765,7 +767,9 @@ int scout_log_config(const struct scout_log *log, struct scout_config *out, stru
 	for (unsigned i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
 		log_real(log, names[i], &whole[i]);
 		if (!(whole[i] >= 0 && whole[i] <= (i == 4 ? 1e15 : i == 2 ? 9007199254740992.0 : 4294967295.0)))
-			return err_set(e, -EBADMSG, "%s: %s is %g", log->path, names[i], whole[i]);
+			return err_set(e, -EBADMSG,
+				"%s: its first line has %s %g, which no run can have: take a log as libphub wrote it",
+				log->path, names[i], whole[i]);
 	}
 	out->period = (uint32_t)whole[0];
 	out->memory = (uint32_t)whole[1];

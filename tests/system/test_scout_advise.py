@@ -268,7 +268,7 @@ def advise_secret():
         check(a.ask(report(0, 100, 70, secret="open sesame"))[0]["sync_every"] == 2, "the secret")
     given = ["--sites", "1", "--model-bytes", "1", "--thetas", "1"]
     holds(phub("advise", "--listen", "0.0.0.0:0", *given, status=1)[1], "reached from elsewhere: give --secret-file")
-    for secret, why in (("/nowhere/secret", "cannot read"), ("empty", "is empty"), ("long", "less than 256")):
+    for secret, why in (("/nowhere/secret", "cannot read"), ("empty", "its first line is empty, and is to be the secret"), ("long", "less than 256")):
         (FOLDER / "empty").write_text("\n")
         (FOLDER / "long").write_text("x" * 300)
         holds(phub("advise", "--listen", "127.0.0.1:0", "--secret-file", secret, *given, status=1)[1], why)

@@ -123,7 +123,7 @@ def nothing_to_explain():
     holds(phub("explain", hill(), "--at", "161", status=1)[1], "no window has step 161; --at takes a step of 1 to 160\n$")
     for at in ("-5", "1.5", "", "1000000000000000"):
         holds(phub("explain", hill(), "--at", at, status=2)[1], f"--at {at}: allowed is 0 to 999999999999999;")
-    holds(phub("explain", bsp(), status=1)[1], "no decision in it")
+    holds(phub("explain", bsp(), status=1)[1], "no decision in it: the run had no scout .--policy makes one., .*; phub scout compare tells what it sent")
     holds(phub("dry-run", bsp(), status=1)[1], "no decision in it")
 
 
@@ -270,7 +270,7 @@ def plot():
     check(len(re.findall(r">[\d.]+ [KM]i?B<", (FOLDER / "near.svg").read_text())) >= 2, "an axis without numbers")
     phub("plot", hill(), "--out", "one.svg")
     check("Bytes against accuracy" not in (FOLDER / "one.svg").read_text(), "a front of one run")
-    holds(phub("plot", bsp(), "--out", "none.svg", status=1)[1], "nothing to be drawn")
+    holds(phub("plot", bsp(), "--out", "none.svg", status=1)[1], "nothing to be drawn: .*; take the log of a run with a scout")
     check(not (FOLDER / "none.svg").exists(), "a picture of nothing")
     holds(phub("plot", hill(), "--out", "none.png", status=1, PATH="/nowhere")[1], "apt install librsvg2-bin")
     if shutil.which("rsvg-convert"):
@@ -376,7 +376,9 @@ def strange():
     phub("plot", bare, "--out", "bare.svg")
     for grid in ("[]", str(list(range(65)))):
         bare.write_text('{"scout":"run","version":1,"sites":2,"model_bytes":8,"thetas":%s}\n{"scout":"decision","t":1,"theta":1,"next":1}\n' % grid)
-        holds(phub("explain", bare, status=1)[1], "a grid of")
+        holds(phub("explain", bare, status=1)[1], r"its first line has a grid of \d+ thetas .*: take a log as libphub wrote it")
+    bare.write_text('{"scout":"run","version":1,"sites":2,"model_bytes":8,"thetas":[1],"period":-5}\n')
+    holds(phub("explain", bare, status=1)[1], "its first line has period -5, which no run can have: take a log")
 
 
 def wrong_words():
