@@ -575,15 +575,20 @@ static int advise_config(const struct advise_options *o, struct scout_config *c,
 
 static int advise_open_log(struct advise *a, struct err *e)
 {
+	const char *out = a->options->out;
 	char line[ADVISE_RECORD_BYTES] = "";
+	int rc = out ? scout_check_log(out, e) : 0;
 
-	if (!a->options->out)
-		return 0;
-	if (scout_check_log(a->options->out, e) < 0)
-		return e->code;
-	a->log = fopen(a->options->out, "we");
+	rc = out && rc == 0 ? scout_check_aside(out, e) : rc;
+	if (!out || rc < 0)
+		return rc;
+	if (rc == SCOUT_CHECK_KEPT)
+		output_note(SCOUT_CHECK_KEPT_TEXT, out, out);
+	else if (rc != SCOUT_CHECK_ALONE)
+		output_note("the log of the run before is %s.before", out);
+	a->log = fopen(out, "we");
 	if (!a->log)
-		return err_set(e, -errno, "cannot write %s: %s", a->options->out, strerror(errno));
+		return err_set(e, -errno, "cannot write %s: %s", out, strerror(errno));
 	record_run(&(struct record_run){.algorithm = SITE_LOCAL,
 			   .scout = &a->scout.config,
 			   .sites = (unsigned)a->options->sites,
@@ -754,7 +759,7 @@ int scout_advise_run(int argc, char **argv)
 			86400000, NULL},
 		{"secret-file", "FILE", "what sites must say, on its first line", ARGS_TEXT, &o.secret_file, 0, 0,
 			NULL},
-		{"out", "FILE", "the decision log, which takes the place of one that is there", ARGS_TEXT, &o.out, 0, 0,
+		{"out", "FILE", "the decision log; one that is there becomes FILE.before", ARGS_TEXT, &o.out, 0, 0,
 			NULL},
 		{"json", NULL, "decisions as lines of JSON", ARGS_FLAG, &o.json, 0, 0, NULL},
 		{.name = NULL},

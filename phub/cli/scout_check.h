@@ -67,6 +67,10 @@ enum scout_check_aside {
 	SCOUT_CHECK_REPLACED, /* or that of PATH is whole, and takes its place */
 };
 
+/* Of PATH and PATH. */
+#define SCOUT_CHECK_KEPT_TEXT \
+	"%s was of a run that was broken off, and has gone; %s.before, of the run before that, stays"
+
 /* Makes room for a log at PATH. errors of rename(2); -ENAMETOOLONG; as scout_check_log(): what is at PATH.before is
  * something else, and is in the way. */
 int scout_check_aside(const char *path, struct err *e);

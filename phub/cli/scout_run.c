@@ -426,9 +426,7 @@ static void run_put_aside(struct run *run, struct err *e)
 	run->replaced = rc == SCOUT_CHECK_REPLACED;
 	run->aside = rc == SCOUT_CHECK_ASIDE || rc == SCOUT_CHECK_KEPT || rc == SCOUT_CHECK_REPLACED;
 	if (rc == SCOUT_CHECK_KEPT)
-		output_note("%s was of a run that was broken off, and has gone; %s.before, of the run before that, "
-			    "stays",
-			out, out);
+		output_note(SCOUT_CHECK_KEPT_TEXT, out, out);
 }
 
 /* The sites, at a box that is there. */

@@ -187,11 +187,13 @@ def advise_broken():
             holds(answer["reason"], "for 3 windows in a row; site 1 has weights or gradients that are no numbers$")
             answer = a.ask(*(moves(k, 800, 1.2, weight=1, rate=None, before={"loss": None, "samples": 9}, after={"loss": None, "samples": 9}) for k in range(3)))[0]
             check(answer["action"] == "loosens" and "; " not in answer["reason"], f"the mean model's loss is nobody's fault: {answer}")
+    (FOLDER / "broken.jsonl").write_text('{"scout":"run","job":"another"}\n')
     with Advisor("--out", "broken.jsonl") as a:
         answer = a.ask(report(0, 100.0, 80, bytes=2e4), report(1, 1e2, 80, home={"correct": None, "samples": 100.0}))[0]
         holds(answer["reason"], "; site 1 has weights or gradients that are no numbers")
         holds(a.ask(b'{"site":0,"step":200,"train":{"loss":NaN,"samples":1}}')[0]["error"], "no JSON.*NaN.*; what is no finite number is null")
     check([line["bytes"] for line in lines((FOLDER / "broken.jsonl").read_text()) if line["scout"] == "decision"] == [20000], "of reals")
+    check(a.err == "phub: the log of the run before is broken.jsonl.before\n" and "another" in (FOLDER / "broken.jsonl.before").read_text(), a.err)
 
 
 def advise_twice():
