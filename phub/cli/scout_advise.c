@@ -261,7 +261,7 @@ static int advise_compare_steps(const void *a, const void *b)
 static uint64_t advise_step(const struct advise *a)
 {
 	const uint64_t period = a->last_step + a->options->period;
-	uint64_t steps[ADVISE_SITES_MAX], step;
+	uint64_t steps[ADVISE_SITES_MAX] = {0}, step;
 	unsigned count = 0;
 
 	for (unsigned k = 0; k < a->options->sites; k++)
