@@ -536,7 +536,7 @@ static void who_went(void **state)
 	Phub__Control control = PHUB__CONTROL__INIT;
 	Phub__Members members = PHUB__MEMBERS__INIT;
 	char why[SESSION_WHY_BYTES], silent[] = "it was\nsilent", broken[] = "it broke", *whys[] = {broken, silent};
-	uint32_t whys_of[] = {1, UINT32_MAX, 0, 0};
+	uint32_t whys_of[] = {1, UINT32_MAX, 0, 0}, first[2 * SESSION_WHYS] = {0};
 	struct rig r;
 
 	(void)state;
@@ -545,13 +545,11 @@ static void who_went(void **state)
 	control.message_case = PHUB__CONTROL__MESSAGE_MEMBERS;
 	control.members = &members;
 	members.lost = lost;
-	members.n_lost = 4;
-	members.left = left;
-	members.n_left = 2;
-	members.whys = whys;
-	members.n_whys = 2;
 	members.why = whys_of;
-	members.n_why = 4;
+	members.n_lost = members.n_why = 4;
+	members.left = left;
+	members.whys = whys;
+	members.n_left = members.n_whys = 2;
 	assert_int_equal(api_take_fate(r.workers[0], 1, why), API_STAYED);
 	fake_box_say(&r.box, 0, &control);
 	rig_run(&r, 10 * MS);
@@ -572,12 +570,10 @@ static void who_went(void **state)
 	rig_run(&r, 10 * MS);
 	assert_int_equal(api_take_fate(r.workers[0], 1, why), API_LEFT);
 	assert_int_equal(api_take_fate(r.workers[0], 3, why), API_LEFT);
-	members = (Phub__Members)PHUB__MEMBERS__INIT; /* one after the other, and none asks in between */
-	members.lost = one;
-	members.whys = whys;
-	members.why = whys_of;
-	members.n_lost = members.n_whys = members.n_why = 1;
-	for (whys_of[0] = 0; one[0] <= 2; one[0]++) {
+	members.whys = whys; /* one after the other, and none asks in between */
+	members.why = first;
+	members.n_whys = members.n_why = 1;
+	for (members.n_left = 0; one[0] <= 2; one[0]++) {
 		whys[0] = one[0] == 1 ? silent : broken;
 		fake_box_say(&r.box, 0, &control);
 	}
@@ -586,17 +582,15 @@ static void who_went(void **state)
 	assert_string_equal(why, "it was?silent");
 	assert_int_equal(api_take_fate(r.workers[0], 2, why), API_LOST);
 	assert_string_equal(why, "it broke");
-	for (uint32_t i = 0; i < 2 * SESSION_WHYS;
-		i++) /* of more than there is room for those are kept that came last */
+	for (uint32_t i = 0; i < 2 * SESSION_WHYS; i++)
 		many[i] = i;
-	whys_of[0] = 7; /* there is none such */
 	members.lost = many;
-	members.n_lost = 2 * SESSION_WHYS;
+	members.n_lost = members.n_why = 2 * SESSION_WHYS;
 	fake_box_say(&r.box, 0, &control);
 	rig_run(&r, 10 * MS);
 	for (uint32_t i = 0; i < 2 * SESSION_WHYS; i++) {
 		assert_int_equal(api_take_fate(r.workers[0], i, why), API_LOST);
-		assert_string_equal(why, "");
+		assert_string_equal(why, i < SESSION_WHYS ? "" : "it broke"); /* as many as there is room for */
 	}
 	rig_close(&r);
 }
