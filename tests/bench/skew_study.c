@@ -82,6 +82,15 @@ static double study_number(const char *option, const char *text, char **end)
 	return value;
 }
 
+static uint64_t study_count(const char *option, const char *text, char **end)
+{
+	double value = study_number(option, text, end);
+
+	if (value != floor(value))
+		study_refuse(option, text);
+	return (uint64_t)value;
+}
+
 static double study_real(const char *option, const char *text)
 {
 	char *end;
@@ -131,7 +140,7 @@ static void study_take_drift(struct study *s, const char *text)
 	for (char *end = NULL; t->phase_count < SKEW_PHASES_MAX; at = end + 1) {
 		struct skew_phase *phase = &t->phases[t->phase_count++];
 
-		phase->step = (unsigned)study_number("drift", at, &end);
+		phase->step = (unsigned)study_count("drift", at, &end);
 		if (*end != ':')
 			break;
 		phase->percent = study_number("drift", end + 1, &end);
@@ -147,9 +156,9 @@ static void study_take_seeds(struct study *s, const char *text)
 {
 	char *end;
 
-	s->seed_first = s->seed_last = (uint64_t)study_number("seeds", text, &end);
+	s->seed_first = s->seed_last = study_count("seeds", text, &end);
 	if (*end == '-')
-		s->seed_last = (uint64_t)study_number("seeds", end + 1, &end);
+		s->seed_last = study_count("seeds", end + 1, &end);
 	if (*end || s->seed_last < s->seed_first)
 		study_refuse("seeds", text);
 }

@@ -36,6 +36,7 @@ import dataclasses
 import json
 import os
 import pathlib
+import re
 import signal
 import statistics
 import subprocess
@@ -116,7 +117,7 @@ def plan(grids, names, options):
 
 
 def seeds_of(grid, steady, options):
-    if options.seeds:
+    if options.seeds is not None:
         return options.seeds
     if options.on == "valid":
         return range(100, 103) if grid.full else (100,)
@@ -190,15 +191,25 @@ def print_json(lines, trainers):
 
 
 def numbers(text):
-    first, _, last = text.partition("-")
-    return range(int(first), int(last or first) + 1)
+    found = re.fullmatch("([0-9]+)(?:-([0-9]+))?", text)
+    if not found:
+        raise argparse.ArgumentTypeError(f"{text}: a seed or a range of them, like 3 or 1-10")
+    first, last = int(found[1]), int(found[2] or found[1])
+    if last < first:
+        raise argparse.ArgumentTypeError(f"{text}: there is no seed from {first} to {last}; the smaller one comes first")
+    return range(first, last + 1)
 
 
 def counts(text):
-    found = [int(word) for word in text.split(",")]
-    if min(found) < 1:
-        raise ValueError
-    return found
+    if not re.fullmatch("[0-9]+(,[0-9]+)*", text) or min(map(int, text.split(","))) < 1:
+        raise argparse.ArgumentTypeError(f"{text}: whole numbers of sites from 1 on, like 5,2,10")
+    return list(dict.fromkeys(map(int, text.split(","))))
+
+
+def jobs(text):
+    if not re.fullmatch("[0-9]+", text) or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text}: a whole number of runs at a time, 1 or more")
+    return int(text)
 
 
 def arguments(words):
@@ -210,7 +221,7 @@ def arguments(words):
     parser.add_argument("--sites", type=counts, metavar="K,...")
     parser.add_argument("--cached", action="store_true", help="judge by what has run")
     parser.add_argument("--on", choices=("valid", "test"), default="test")
-    parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--jobs", type=jobs, default=len(os.sched_getaffinity(0)))
     build = ROOT / os.environ.get("BUILD", "build")
     parser.add_argument("--program", type=pathlib.Path, default=build / PROGRAM)
     parser.add_argument("--plot", action="store_true", help="study.png, too")
@@ -221,10 +232,14 @@ def arguments(words):
     if options.torch and (options.sites or options.cached):
         parser.error("--torch has 5 sites, and runs what was not run: neither --sites nor --cached")
     known = TORCH_LINES if options.torch else (*LINES, *CHOICE)
-    options.lines, options.folder = options.lines.split(",") if options.lines else TORCH_LINES if options.torch else tuple(LINES), build / "study"
+    options.folder = build / "study"
+    if options.lines is not None:
+        options.lines = list(dict.fromkeys(options.lines.split(",")))
+    else:
+        options.lines = TORCH_LINES if options.torch else tuple(LINES)
     for name in options.lines:
         if name not in known:
-            parser.error(f"no line {name}: there are {', '.join(known)}")
+            parser.error(f"no line {name or repr(name)}: there are {', '.join(known)}")
         if name in CHOICE and options.on != "valid":
             parser.error(f"{name} fixes parameters, which is never done on test images: --on valid")
     return options

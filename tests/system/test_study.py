@@ -351,6 +351,21 @@ def grid():
     check({seed for _, seed in valid} == {100, 101, 102}, "other seeds to fix parameters on")
 
 
+def refused_arguments():
+    """an empty range is no usual one, nor is an empty list: what runs for hours is what was asked for"""
+    for words, text in (("--seeds", "3-1"), "there is no seed from 3 to 1; the smaller one comes first"), (("--seeds", ""), "a seed or a range of them"), \
+            (("--seeds", "1-"), "a seed or a range of them"), (("--seeds", "1,2"), "a seed or a range of them"), (("--lines", ""), "no line ''"), \
+            (("--lines", "R1,"), "no line ''"), (("--sites", "5,"), "whole numbers of sites"), (("--sites", "0"), "whole numbers of sites"), \
+            (("--jobs", "0"), "1 or more"):
+        done = subprocess.run([SCRIPT, "--program", "/nowhere", *words], capture_output=True, text=True, env=rig.QUIET)
+        check(done.returncode == 2 and text in done.stderr, f"{words}: {done.returncode}, {done.stderr}")
+    options = study.arguments(["--sites", "5,2,5", "--lines", "R1,R3,R1", "--seeds", "4"])
+    check((options.sites, options.lines, list(options.seeds)) == ([5, 2], ["R1", "R3"], [4]), f"{options}")
+    for words in (("--seeds", "3-1"), ("--seeds", "1.5"), ("--seeds", "1-2.5"), ("--drift", "100.5:50")):
+        done = subprocess.run([PROGRAM, *words, "--steps", "1"], capture_output=True, text=True)
+        check(done.returncode == 2 and f"skew_study: {words[0]} " in done.stderr, f"skew_study {words}: {done.returncode}, {done.stderr}")
+
+
 # ---- as a process ----
 
 class Fake:
@@ -613,6 +628,6 @@ def torch_runs():
 if __name__ == "__main__":
     cases = [every_line_passes, each_line_can_fail, bytes_on_the_wire, rival_is_met, rivals_by_other_rules, rivals_are_chosen,
              drift_that_is_not_followed, windows_of_other_lengths, looser_as_the_rate_falls, drift_to_another_theta, windows_can_fail_lines,
-             median_of_seeds_counts, no_mark_without_a_cell, numbers_by_hand, oracle, grid, process, cached, interrupted, stopped, progress, as_json, broken, skew_study, torch_lines, torch_rows,
+             median_of_seeds_counts, no_mark_without_a_cell, numbers_by_hand, oracle, grid, refused_arguments, process, cached, interrupted, stopped, progress, as_json, broken, skew_study, torch_lines, torch_rows,
              torch_counts, torch_site_fails, torch_runs]
     rig.run(cases, None if PROGRAM.exists() else f"{PROGRAM} is not there (make test-programs)")
