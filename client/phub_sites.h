@@ -266,11 +266,12 @@ typedef struct phub_site phub_site_t;
  * what was said plus what is still to be said is all updates. A box that goes up (its option `uplink`) sums what its
  * workers say, so that a rack's link carries it once.
  *
- * Its tensors are those of the one within; momentum and the like it has none of. Samples, theta and flushes are each
- * one's own, but the last step of phub_site_flush() says all that is left within, and phub_site_loss() tells both. A
- * loss ends the job within for all of its rack. The racks that are left go on where the job around has
- * PHUB_LOST_SHRINK; nobody comes to it who was not there as it began. When boxes are lost, one or all, both jobs go on
- * with all their racks when those are there again, where both have resume_ms and PHUB_LOST_FAIL: phub_site_resume().
+ * Its tensors are those of the one within; momentum and the like it has none of, and all racks have the same. Samples,
+ * theta and flushes are each one's own, but the last step of phub_site_flush() says all that is left within, and
+ * phub_site_loss() tells both. A loss ends the job within for all of its rack. The racks that are left go on where the
+ * job around has PHUB_LOST_SHRINK; nobody comes to it who was not there as it began. When boxes are lost, one or all,
+ * both jobs go on with all their racks when those are there again, where both have resume_ms and PHUB_LOST_FAIL:
+ * phub_site_resume().
  */
 struct phub_site_options {
 	size_t size;                        /* set by phub_site_options_init() */

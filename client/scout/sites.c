@@ -259,7 +259,7 @@ static void sites_say_trained(phub_site_t *s)
 }
 
 /* What sites have alike: where it differs the box says in what, and of whom. The algorithm comes first, as keys follow
- * from it. With a site within, that one's are the optimizer and the tensors. */
+ * from it. With a site within the optimizer is that one's, and alike in all racks. */
 static void sites_say(phub_site_t *s)
 {
 	const struct site_config *c = &s->config;
@@ -273,7 +273,7 @@ static void sites_say(phub_site_t *s)
 		sites_say_number(s, "warmup", c->warmup);
 	}
 	if (s->within)
-		return;
+		c = &s->within->config;
 	sites_say_number(s, "momentum", c->momentum);
 	sites_say_number(s, "weight_decay", c->weight_decay);
 	sites_say_trained(s);

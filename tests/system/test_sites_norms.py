@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
 """PyTorch models as sites. With batch and group normalization, where each has classes that no other has: what scout+ says of them; with
-what is frozen; and how many samples evaluate() tries.
+what is frozen; how many samples evaluate() tries; and racks of other options.
 
 This process only forks, as in test_sites_python.py, and workers compute."""
 import math
@@ -139,5 +139,23 @@ def test_few(box):
         phub.Site(worker, scout=dict(thetas=[1], policy="scout+", tries=9), evaluate=lambda weights, draw, samples: (1, 1, 1.0))
 
 
+def unlike_racks(rank, box):
+    weights, across = torch.zeros(8), phub.connect(box.url("unlike-racks"), rank=rank, world=2)
+    with phub.connect(box.url(f"unlike-rack{rank}"), rank=0, world=1, here=True) as rack:
+        inner = phub.Site(rack, momentum=0.5 * rank)
+        inner.tensor("w", weights.data_ptr(), 8)
+        inner.start()
+        site = phub.Site(across, within=inner)
+        with raises(phub.Error, "momentum of sites differs", "rank 0 says 0", "rank 1 says 0.5"):
+            site.start()
+        for opened in (site, across, inner):
+            opened.close()
+
+
+def test_unlike_racks(box):
+    """The optimizer is that of the sites within, and alike in all racks."""
+    workers(2, unlike_racks, box)
+
+
 if __name__ == "__main__":
-    rig.run([test_normed, test_frozen, test_wanted, test_few], rig.Box())
+    rig.run([test_normed, test_frozen, test_wanted, test_few, test_unlike_racks], rig.Box())
