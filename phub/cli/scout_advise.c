@@ -579,7 +579,7 @@ static int advise_open_log(struct advise *a, struct err *e)
 	char line[ADVISE_RECORD_BYTES] = "";
 	int rc = out ? scout_check_log(out, e) : 0;
 
-	rc = out && rc == 0 ? scout_check_aside(out, e) : rc;
+	rc = out && rc == 0 ? scout_check_aside(out, false, e) : rc;
 	if (!out || rc < 0)
 		return rc;
 	if (rc == SCOUT_CHECK_KEPT)

@@ -271,7 +271,23 @@ static bool check_is_whole(const char *path)
 	return strncmp(last ? last + 1 : tail, end, sizeof(end) - 1) == 0;
 }
 
-int scout_check_aside(const char *path, struct err *e)
+/* Has it no more than its first line? */
+static bool check_is_bare(const char *path)
+{
+	FILE *file = fopen(path, "re");
+	int byte = 0;
+
+	if (!file)
+		return true;
+	while (byte != EOF && byte != '\n')
+		byte = getc(file);
+	if (byte == '\n')
+		byte = getc(file);
+	fclose(file);
+	return byte == EOF;
+}
+
+int scout_check_aside(const char *path, bool keeps_older, struct err *e)
 {
 	char before[PATH_MAX];
 	const bool there = access(path, F_OK) == 0;
@@ -286,7 +302,7 @@ int scout_check_aside(const char *path, struct err *e)
 	rc = left ? scout_check_log(before, e) : 0;
 	if (rc < 0)
 		return rc;
-	if (left && !check_is_whole(path) && unlink(path) == 0)
+	if (left && (keeps_older ? !check_is_whole(path) : check_is_bare(path)) && unlink(path) == 0)
 		return SCOUT_CHECK_KEPT;
 	if (rename(path, before) < 0)
 		return err_set(e, -errno, "cannot write %s: the log that is there cannot become %s: %s", path, before,

@@ -62,18 +62,22 @@ enum scout_check_aside {
 	SCOUT_CHECK_ALONE, /* there is none */
 	SCOUT_CHECK_ASIDE, /* it has gone to PATH.before, and comes back where there is no new one */
 	/* There was one at PATH.before, of a run before that of PATH. It stays there, and that of PATH, which was
-	 * broken off and has no last line, goes; */
+	 * broken off, goes; */
 	SCOUT_CHECK_KEPT,
-	SCOUT_CHECK_REPLACED, /* or that of PATH is whole, and takes its place */
+	SCOUT_CHECK_REPLACED, /* or that of PATH takes its place */
 };
 
 /* Of PATH and PATH. */
 #define SCOUT_CHECK_KEPT_TEXT \
 	"%s was of a run that was broken off, and has gone; %s.before, of the run before that, stays"
 
-/* Makes room for a log at PATH. errors of rename(2); -ENAMETOOLONG; as scout_check_log(): what is at PATH.before is
- * something else, and is in the way. */
-int scout_check_aside(const char *path, struct err *e);
+/*
+ * Makes room for a log at PATH. Of two that are there, which one goes? `keeps_older`: that of PATH, where it was broken
+ * off and has no last line, as a run is begun again from what it began with. Else a run goes on, and what it has
+ * written is wanted: that of PATH goes only where it has no more than its first line. Errors of rename(2);
+ * -ENAMETOOLONG; as scout_check_log(): what is at PATH.before is something else, and is in the way.
+ */
+int scout_check_aside(const char *path, bool keeps_older, struct err *e);
 
 /* What has come of a log. */
 enum scout_check_fate {

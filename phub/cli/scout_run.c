@@ -421,7 +421,7 @@ static int run_start_box(struct run *run, struct err *e)
 static void run_put_aside(struct run *run, struct err *e)
 {
 	const char *out = run->options->out;
-	const int rc = scout_check_aside(out, e);
+	const int rc = scout_check_aside(out, true, e);
 
 	run->replaced = rc == SCOUT_CHECK_REPLACED;
 	run->aside = rc == SCOUT_CHECK_ASIDE || rc == SCOUT_CHECK_KEPT || rc == SCOUT_CHECK_REPLACED;

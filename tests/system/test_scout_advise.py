@@ -196,6 +196,27 @@ def advise_broken():
     check(a.err == "phub: the log of the run before is broken.jsonl.before\n" and "another" in (FOLDER / "broken.jsonl.before").read_text(), a.err)
 
 
+def advise_killed():
+    """advise: one that was killed and is started again keeps what it had logged, also where a log before that is there; a first line alone is nothing to keep"""
+    out, before = FOLDER / "killed.jsonl", FOLDER / "killed.jsonl.before"
+    before.write_text('{"scout":"run","job":"older"}\n{"scout":"end"}\n')
+    for window in (1, 2):
+        a = Advisor("--out", out.name, sites=1)
+        a.ask(report(0, 100 * window, 70))
+        a.process.kill()
+        a.process.communicate()
+        said = lines(out.read_text())
+        check([line["scout"] for line in said] == ["run", "decision"] and said[1]["t"] == 100 * window, str(said))
+        if window == 1:
+            check("older" in before.read_text(), "the log before was touched")
+    check(lines(before.read_text())[1]["t"] == 100, f"what the first one had logged is gone: {before.read_text()}")
+    out.write_text(out.read_text().split("\n")[0] + "\n")
+    with Advisor("--out", out.name, sites=1) as a:
+        a.ask(report(0, 300, 70))
+    check(lines(before.read_text())[1]["t"] == 100 and lines(out.read_text())[1]["t"] == 300, before.read_text())
+    check(a.err == "phub: killed.jsonl was of a run that was broken off, and has gone; killed.jsonl.before, of the run before that, stays\n", a.err)
+
+
 def advise_twice():
     """advise: each report is answered: of one site's in a window the last one counts, over whichever connection it came"""
     with Advisor("--out", "twice.jsonl", sites=2) as a:
@@ -373,4 +394,4 @@ def advise_python_ipv6():
 
 if __name__ == "__main__":
     os.environ["BUILD"] = str(rig.BUILD)
-    rig.run([advise, advise_counts, advise_pulls, advise_waits, advise_silent, advise_broken, advise_twice, advise_many, advise_strangers, advise_secret, advise_sockets, advise_wrong_words, advise_python, advise_python_ipv6])
+    rig.run([advise, advise_counts, advise_pulls, advise_waits, advise_silent, advise_broken, advise_killed, advise_twice, advise_many, advise_strangers, advise_secret, advise_sockets, advise_wrong_words, advise_python, advise_python_ipv6])
