@@ -50,7 +50,8 @@ static uint32_t sync_check(const struct phub_site *s, const float *values, size_
 
 static void sync_news(const struct phub_site *s)
 {
-	struct slots_news news = {.theta = s->site.config.theta, .window = s->window.began, .run = s->log.run};
+	struct slots_news news = {
+		.theta = s->site.config.theta, .window = s->window.began, .run = s->log.run, .since = s->site.since};
 
 	if (s->scouted)
 		scout_save(&s->scout, news.scout);
@@ -287,6 +288,8 @@ static bool sync_take_news(struct phub_site *s)
 	if (!slots_get_news(s->slots_in, s->world, &news) || site_set_theta(&s->site, news.theta) < 0)
 		return false;
 	s->window.began = news.window;
+	if (!s->has || s->restored) /* it exchanges when the others do */
+		s->site.since = news.since;
 	s->log.run = news.run;
 	return !s->scouted || scout_load(&s->scout, news.scout, sizeof(news.scout), &e) == 0;
 }

@@ -39,7 +39,8 @@ void slots_put_news(float *slots, uint32_t world, const struct slots_news *news)
 	scout_word_pack(scout_word_of(news->theta), at);
 	scout_word_pack(news->window, at + SCOUT_WORD_FLOATS);
 	scout_word_pack(news->run, at + (size_t)2 * SCOUT_WORD_FLOATS);
-	scout_bytes_pack(news->scout, sizeof(news->scout), at + (size_t)3 * SCOUT_WORD_FLOATS);
+	scout_word_pack(news->since, at + (size_t)3 * SCOUT_WORD_FLOATS);
+	scout_bytes_pack(news->scout, sizeof(news->scout), at + (size_t)4 * SCOUT_WORD_FLOATS);
 }
 
 void slots_put_said(float *slots, uint32_t world, uint32_t tensor, double said)
@@ -78,8 +79,9 @@ bool slots_get_news(const float *slots, uint32_t world, struct slots_news *news)
 
 	good = scout_word_unpack(at + SCOUT_WORD_FLOATS, &news->window) && good;
 	good = scout_word_unpack(at + (size_t)2 * SCOUT_WORD_FLOATS, &news->run) && good;
+	good = scout_word_unpack(at + (size_t)3 * SCOUT_WORD_FLOATS, &news->since) && good;
 	news->theta = scout_word_double(theta);
-	return scout_bytes_unpack(at + (size_t)3 * SCOUT_WORD_FLOATS, sizeof(news->scout), news->scout) && good;
+	return scout_bytes_unpack(at + (size_t)4 * SCOUT_WORD_FLOATS, sizeof(news->scout), news->scout) && good;
 }
 
 double slots_get_said(const float *slots, uint32_t world, uint32_t tensor)

@@ -42,12 +42,13 @@ struct slots_news {
 	double theta;
 	uint64_t window; /* the step that it began after */
 	uint64_t run;    /* what names the run in its log */
+	uint64_t since;  /* steps since the last exchange: states are saved in the middle of an interval, too */
 	uint8_t scout[SCOUT_SAVED_BYTES];
 };
 
 #define SLOT_WORDS  11u
 #define SLOT_FLOATS ((uint32_t)(1 + SLOT_WORDS * SCOUT_WORD_FLOATS + SCOUT_REPORT_FLOATS))
-#define NEWS_FLOATS ((uint32_t)(3 * SCOUT_WORD_FLOATS + SCOUT_BYTES_FLOATS(SCOUT_SAVED_BYTES)))
+#define NEWS_FLOATS ((uint32_t)(4 * SCOUT_WORD_FLOATS + SCOUT_BYTES_FLOATS(SCOUT_SAVED_BYTES)))
 
 /* Of a job with a scout `tensors` are all of the site, else 0. */
 static inline uint32_t slots_floats(uint32_t world, uint32_t tensors)

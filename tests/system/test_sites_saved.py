@@ -22,6 +22,7 @@ RUNS = {
     "hill-local": {"algorithm": "local", "policy": "hill", **GRID["local"]},
     "hill-gaia": {"algorithm": "gaia", "policy": "hill", **GRID["gaia"]},
     "annealing": {"algorithm": "local", "policy": "annealing", **GRID["local"]},
+    "hill-phase": {"algorithm": "local", "policy": "hill", "thetas": "4", "first": 0, "period": 10},
     "plus-local": {"algorithm": "local", "thetas": "1,2,5,10", **PLUS},
     "plus-gaia": {"algorithm": "gaia", "thetas": "0,.02,.05,.1,.2", **PLUS},
 }
@@ -81,13 +82,15 @@ def some_lost():
     """one has lost its file and comes to the others; a late one, in a job that runs, keeps what it had to say"""
     box = rig.Box()
     with tempfile.TemporaryDirectory() as folder:
-        for name in ("bsp", "gaia", "diloco", "plus-local"):
-            file = crash(box, f"lost-{name}", folder, 33, **options(name))
+        for name, at in (("bsp", 33), ("gaia", 33), ("diloco", 33), ("plus-local", 33), ("hill-phase", 47)):
+            file = crash(box, f"lost-{name}", folder, at, **options(name))
             for bare in (0, 2):
                 there = sites(box, f"{name}{bare}", verbose=1, load=lambda rank, bare=bare, file=file: "" if rank == bare else file(rank), **options(name))
                 ends = [site.end() for site in there]
                 starts = [site.lines("start")[0] for site in there]
-                check([start["steps"] for start in starts] == [33] * WORLD, f"{name}: they do not go on from step 33: {starts}")
+                check([start["steps"] for start in starts] == [at] * WORLD, f"{name}: they do not go on from step {at}: {starts}")
+                steps = {tuple(line["steps"] for line in site.lines("exchange")) for site in there}
+                check(len(steps) == 1, f"{name}: they exchange after other steps: {steps}")
                 check(all(end["steps"] == 100 and end["sites"] == WORLD for end in ends), f"{name}: {ends}")
                 if name != "gaia":
                     last = [site.lines("exchange")[-1]["trained"] for site in there]

@@ -85,7 +85,7 @@ static void sync(struct rig *r, uint64_t exchanges, const float *common, bool wr
 		.samples = 1,
 		.check = check_of(common) + wrong};
 	const struct slot own = {.flags = SLOT_HERE, .steps = s->site.counts.steps, .samples = 1};
-	struct slots_news news = {.theta = THETA, .window = exchanges * THETA};
+	struct slots_news news = {.theta = THETA, .window = exchanges * THETA, .since = THETA - 1};
 
 	scout_save(&s->scout, news.scout);
 	memset(s->slots_in, 0, course_slots(s) * sizeof(float));
@@ -146,6 +146,27 @@ static void test_who_comes_has_none(void **state)
 	assert_false(r.site.window.midway.kept);
 	assert_true(r.site.window.strange && r.site.has);
 	assert_memory_equal(r.weights, common, sizeof(common));
+	rig_fini(&r);
+}
+
+/* Where the job has begun in the middle of an interval, as states are saved there. */
+static void test_who_comes_exchanges_with_the_others(void **state)
+{
+	const float common[ELEMENTS] = {9, 9, 9, 9, 9, 9, 9, 9};
+	struct rig r;
+
+	(void)state;
+	for (unsigned restored = 0; restored < 2; restored++) { /* of a state, when the others have gone on */
+		rig_init(&r);
+		r.site.has = r.site.restored = restored;
+		sync(&r, 0, common, false);
+		assert_int_equal(r.site.site.since, THETA - 1);
+		assert_false(r.site.restored);
+		rig_fini(&r);
+	}
+	rig_init(&r); /* who was there knows by itself */
+	sync(&r, 0, common, false);
+	assert_int_equal(r.site.site.since, THETA / 2);
 	rig_fini(&r);
 }
 
@@ -239,6 +260,7 @@ int main(void)
 		cmocka_unit_test(test_a_copy_of_this_interval_stays),
 		cmocka_unit_test(test_a_copy_of_one_that_is_over_goes),
 		cmocka_unit_test(test_who_comes_has_none),
+		cmocka_unit_test(test_who_comes_exchanges_with_the_others),
 		cmocka_unit_test(test_what_is_damaged_is_not_taken),
 		cmocka_unit_test(test_no_numbers_that_count_as_zero),
 		cmocka_unit_test(test_losses_are_said_once),
