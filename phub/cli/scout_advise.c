@@ -185,7 +185,14 @@ static int advise_compare_reals(const void *a, const void *b)
 	return (one > other) - (one < other);
 }
 
-/* Of learning, which is one for all: the middle one, of two the higher, as theta may be looser by a lower one. */
+/* Of what is one for all, and some may lie about; of two the higher. */
+static double advise_middle(double *values, unsigned count)
+{
+	qsort(values, count, sizeof(*values), advise_compare_reals);
+	return values[count / 2];
+}
+
+/* Of learning, which is one for all: of two the higher, as theta may be looser by a lower one. */
 static void advise_listen_to_rates(struct advise *a)
 {
 	double rates[ADVISE_SITES_MAX];
@@ -194,31 +201,21 @@ static void advise_listen_to_rates(struct advise *a)
 	for (unsigned k = 0; k < a->options->sites; k++)
 		if (a->sites[k].here && a->sites[k].said.exchanges > 0 && !isnan(a->sites[k].said.rate))
 			rates[count++] = a->sites[k].said.rate;
-	if (count == 0)
-		return;
-	qsort(rates, count, sizeof(*rates), advise_compare_reals);
-	a->rate = rates[count / 2];
-}
-
-/* By how far all have moved: for a middle one. */
-static int advise_compare(const void *a, const void *b)
-{
-	const struct advise_line *one = *(const struct advise_line *const *)a,
-				 *other = *(const struct advise_line *const *)b;
-
-	return (one->heard > other->heard) - (one->heard < other->heard);
+	if (count > 0)
+		a->rate = advise_middle(rates, count);
 }
 
 /*
  * What all say of their moves, as sums of exchanges. The mean has moved alike for all: whoever says otherwise lies, so
- * it is what the middle one says. It is of all sites, also of those that have not reported, unless that one says of how
- * many: they are taken for sites like the others. Where fewer than half say anything, or one has numbers no more, which
- * is then in the sums of all, scout+ hears what cannot be true.
+ * it is what the middle one says, as is of how many exchanges and sites. It is of all sites, also of those that have
+ * not reported, unless it was said of how many: they are taken for sites like the others. Where fewer than half say
+ * anything, or one has numbers no more, which is then in the sums of all, scout+ hears what cannot be true.
  */
 static void advise_listen_to_moves(struct advise *a)
 {
-	const struct advise_line *lines[ADVISE_SITES_MAX], *middle;
-	double weights = 0, said = 0, squares = 0;
+	const struct advise_line *lines[ADVISE_SITES_MAX];
+	double heard[ADVISE_SITES_MAX], exchanges[ADVISE_SITES_MAX], averaged[ADVISE_SITES_MAX];
+	double weights = 0, said = 0, squares = 0, sites, times;
 	unsigned count = 0;
 	bool broken = false;
 
@@ -228,6 +225,9 @@ static void advise_listen_to_moves(struct advise *a)
 		broken |= a->sites[k].here && line->report.unfit == SCOUT_BROKEN;
 		if (!a->sites[k].here || line->exchanges == 0)
 			continue;
+		heard[count] = line->heard;
+		exchanges[count] = line->exchanges;
+		averaged[count] = line->averaged;
 		lines[count++] = line;
 		weights += line->weight;
 	}
@@ -243,10 +243,10 @@ static void advise_listen_to_moves(struct advise *a)
 		said += share * lines[i]->said / lines[i]->exchanges;
 		squares += share * share;
 	}
-	qsort(lines, count, sizeof(*lines), advise_compare);
-	middle = lines[count / 2];
-	squares = fmin(squares * count / (middle->averaged ? middle->averaged : (double)a->options->sites), 1);
-	scout_hear_all(&a->scout, middle->exchanges, said * middle->exchanges, middle->heard, squares, a->rate);
+	sites = advise_middle(averaged, count);
+	squares = fmin(squares * count / (sites > 0 ? sites : (double)a->options->sites), 1);
+	times = advise_middle(exchanges, count);
+	scout_hear_all(&a->scout, (unsigned)times, said * times, advise_middle(heard, count), squares, a->rate);
 }
 
 static int advise_compare_steps(const void *a, const void *b)

@@ -132,6 +132,13 @@ def advise_pulls():
         for window, lie in ((1, 1e300), (2, 0), (3, 1e300), (4, 0)):
             answer = a.ask(*(moves(k, 100 * window, lie if k == 1 else 1.2, weight=1) for k in range(3)))[0]
         check(answer["sync_every"] > 1, f"a lie was believed: {answer}")
+    for lie in ({"exchanges": 1000000000, "said": 4e7}, {"exchanges": 1, "said": 0.04}, {"sites": 1}, {"sites": 1024}):  # of three, and hears what all do
+        with Advisor("--policy", "scout+", "--out", "pulls.jsonl", sites=3) as a:
+            for window in (1, 2, 3):
+                a.ask(*({**moves(k, 100 * window, 4 / 3, weight=1), "moves": {"exchanges": 100, "said": 4, "heard": 4 / 3, "sites": 3, **(lie if k == window - 1 else {})}}
+                        for k in range(3)))
+        told = [line["seen"] for line in lines((FOLDER / "pulls.jsonl").read_text()) if line["scout"] == "decision"]
+        check(all(seen["exchanges"] == 100 and abs(seen["sites"] - 3) < 1e-9 and abs(seen["said"] - 4) < 1e-9 for seen in told), f"{lie} was believed: {told}")
     with Advisor("--policy", "scout+", sites=3) as a:  # one of three says that it learns no more
         for window in range(1, 13):
             answer = a.ask(*(moves(k, 100 * window, 4 / 3 / 50, weight=1, rate=1e-9 if k == 2 and window > 8 else 0.05) for k in range(3)))[0]
