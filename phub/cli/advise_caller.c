@@ -5,9 +5,36 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include "phub/base/clock.h"
+
+int advise_caller_listen(const char *path, int *fd, struct err *e)
+{
+	struct sockaddr_un address = {.sun_family = AF_UNIX};
+	struct stat found;
+	mode_t mask;
+	int rc;
+
+	if (!path[0] || strlen(path) >= sizeof(address.sun_path))
+		return err_set(e, -EINVAL, "unix:%s: a path has 1 to %zu bytes", path, sizeof(address.sun_path) - 1);
+	memcpy(address.sun_path, path, strlen(path));
+	*fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	if (*fd < 0)
+		return err_set(e, -errno, "--listen: no socket of this kind: %s", strerror(errno));
+	if (connect(*fd, (struct sockaddr *)&address, sizeof(address)) == 0)
+		return err_set(e, -EADDRINUSE, "unix:%s: another one listens there", path);
+	if (errno == ECONNREFUSED && lstat(path, &found) == 0 && S_ISSOCK(found.st_mode))
+		unlink(path);
+	mask = umask(0177);
+	rc = bind(*fd, (struct sockaddr *)&address, sizeof(address));
+	umask(mask);
+	if (rc < 0 || listen(*fd, SOMAXCONN) < 0)
+		return err_set(e, -errno, "unix:%s: %s", path, strerror(errno));
+	return 0;
+}
 
 void advise_caller_open(struct advise_caller *c, int fd)
 {

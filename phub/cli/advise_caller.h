@@ -10,6 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "phub/base/err.h"
 #include "phub/cli/advise_line.h"
 
 enum { ADVISE_CALLER_MS = 10000 }; /* for a whole line, and to read something */
@@ -25,6 +26,11 @@ struct advise_caller {
 	size_t have;
 	char line[ADVISE_LINE_MAX + 1];
 };
+
+/* A socket of the file system that callers come to, of this user alone. One that is left of a server that has gone is
+ * removed; one that still answers is not. 0; -EINVAL: the path is too long; -EADDRINUSE; errors of socket(2) and
+ * bind(2). *fd is the caller's to close, also after an error, where it is not below 0. */
+int advise_caller_listen(const char *path, int *fd, struct err *e);
 
 /* One that has come. */
 void advise_caller_open(struct advise_caller *c, int fd);

@@ -7,7 +7,6 @@
  * Strangers that reach the socket are kept within bounds: callers, the length of a line, the time it may take, what
  * they ask for, and the time they take to read that.
  */
-#include <arpa/inet.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
@@ -18,8 +17,6 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include "client/scout/options.h"
@@ -61,12 +58,13 @@ struct advise {
 	const struct advise_options *options;
 	char secret[ADVISE_SECRET_BYTES]; /* "": none is asked for */
 	struct scout scout;
-	struct scout_decision last; /* what is answered to who only asks */
-	uint64_t step, last_step;   /* of the window that is decided; of the one before */
-	uint64_t end_ns;            /* of this window */
-	double total;               /* bytes that a site has sent, the mean, */
-	double total_bsp;           /* and would have sent by BSP in what was reported */
-	double rate;                /* of learning, in the last window that said it */
+	struct scout_decision last;       /* what is answered to who only asks */
+	uint64_t step, last_step;         /* of the window that is decided; of the one before */
+	uint64_t end_ns;                  /* of this window */
+	double total;                     /* bytes that a site has sent, the mean, */
+	double total_bsp;                 /* and would have sent by BSP in what was reported */
+	double rate;                      /* of learning, in the last window that said it */
+	double weights[ADVISE_SITES_MAX]; /* that sites have said last; 0: none has been */
 	unsigned waiting;
 	int fd;
 	FILE *log;
@@ -192,6 +190,11 @@ static double advise_middle(double *values, unsigned count)
 	return values[count / 2];
 }
 
+static bool advise_moved(const struct advise_site *site)
+{
+	return site->here && site->said.exchanges > 0;
+}
+
 /* Of learning, which is one for all: of two the higher, as theta may be looser by a lower one. */
 static void advise_listen_to_rates(struct advise *a)
 {
@@ -199,23 +202,41 @@ static void advise_listen_to_rates(struct advise *a)
 	unsigned count = 0;
 
 	for (unsigned k = 0; k < a->options->sites; k++)
-		if (a->sites[k].here && a->sites[k].said.exchanges > 0 && !isnan(a->sites[k].said.rate))
+		if (advise_moved(&a->sites[k]) && !isnan(a->sites[k].said.rate))
 			rates[count++] = a->sites[k].said.rate;
 	if (count > 0)
 		a->rate = advise_middle(rates, count);
 }
 
+/* One by how many sites the mean is of, as they weigh: of `sites`, or of all for 0. Who is late weighs what it did, or
+ * one heavy site that is would look like other sites. Who is not known, as where the mean is of fewer than have ever
+ * said a weight, is like those that are. */
+static double advise_squares(const struct advise *a, double sites)
+{
+	double weights[ADVISE_SITES_MAX], sum = 0, squares = 0;
+	unsigned known = 0, count = 0;
+
+	for (unsigned k = 0; k < a->options->sites; k++)
+		known += a->weights[k] > 0;
+	for (unsigned k = 0; k < a->options->sites; k++)
+		if (a->weights[k] > 0 && (sites == 0 || sites >= known || advise_moved(&a->sites[k])))
+			sum += weights[count++] = a->weights[k];
+	for (unsigned i = 0; i < count; i++)
+		squares += weights[i] / sum * (weights[i] / sum);
+	return fmin(squares * count / (sites > 0 ? sites : (double)a->options->sites), 1);
+}
+
 /*
  * What all say of their moves, as sums of exchanges. The mean has moved alike for all: whoever says otherwise lies, so
  * it is what the middle one says, as is of how many exchanges and sites. It is of all sites, also of those that have
- * not reported, unless it was said of how many: they are taken for sites like the others. Where fewer than half say
- * anything, or one has numbers no more, which is then in the sums of all, scout+ hears what cannot be true.
+ * not reported, unless it was said of how many. Where fewer than half say anything, or one has numbers no more, which
+ * is then in the sums of all, scout+ hears what cannot be true.
  */
 static void advise_listen_to_moves(struct advise *a)
 {
 	const struct advise_line *lines[ADVISE_SITES_MAX];
 	double heard[ADVISE_SITES_MAX], exchanges[ADVISE_SITES_MAX], averaged[ADVISE_SITES_MAX];
-	double weights = 0, said = 0, squares = 0, sites, times;
+	double weights = 0, said = 0, sites, times;
 	unsigned count = 0;
 	bool broken = false;
 
@@ -223,8 +244,9 @@ static void advise_listen_to_moves(struct advise *a)
 		const struct advise_line *line = &a->sites[k].said;
 
 		broken |= a->sites[k].here && line->report.unfit == SCOUT_BROKEN;
-		if (!a->sites[k].here || line->exchanges == 0)
+		if (!advise_moved(&a->sites[k]))
 			continue;
+		a->weights[k] = line->weight;
 		heard[count] = line->heard;
 		exchanges[count] = line->exchanges;
 		averaged[count] = line->averaged;
@@ -237,23 +259,12 @@ static void advise_listen_to_moves(struct advise *a)
 			scout_hear(&a->scout, NAN, NAN, NAN, a->rate);
 		return;
 	}
-	for (unsigned i = 0; i < count; i++) {
-		const double share = lines[i]->weight / weights;
-
-		said += share * lines[i]->said / lines[i]->exchanges;
-		squares += share * share;
-	}
+	for (unsigned i = 0; i < count; i++)
+		said += lines[i]->weight / weights * lines[i]->said / lines[i]->exchanges;
 	sites = advise_middle(averaged, count);
-	squares = fmin(squares * count / (sites > 0 ? sites : (double)a->options->sites), 1);
 	times = advise_middle(exchanges, count);
-	scout_hear_all(&a->scout, (unsigned)times, said * times, advise_middle(heard, count), squares, a->rate);
-}
-
-static int advise_compare_steps(const void *a, const void *b)
-{
-	const uint64_t one = *(const uint64_t *)a, other = *(const uint64_t *)b;
-
-	return (one > other) - (one < other);
+	scout_hear_all(&a->scout, (unsigned)times, said * times, advise_middle(heard, count), advise_squares(a, sites),
+		a->rate);
 }
 
 /* At which the window ends: what the middle one says, for later reports are late by it. Where half or fewer say it, it
@@ -261,16 +272,17 @@ static int advise_compare_steps(const void *a, const void *b)
 static uint64_t advise_step(const struct advise *a)
 {
 	const uint64_t period = a->last_step + a->options->period;
-	uint64_t steps[ADVISE_SITES_MAX] = {0}, step;
+	double steps[ADVISE_SITES_MAX]; /* exact: they are 2^53 at most */
+	uint64_t step;
 	unsigned count = 0;
 
 	for (unsigned k = 0; k < a->options->sites; k++)
 		if (a->sites[k].here)
-			steps[count++] = a->sites[k].said.step;
+			steps[count++] = (double)a->sites[k].said.step;
 	if (count == 0) /* a window begins with a report */
 		return period;
-	qsort(steps, count, sizeof(*steps), advise_compare_steps);
-	step = steps[(count - 1) / 2];
+	qsort(steps, count, sizeof(*steps), advise_compare_reals);
+	step = (uint64_t)steps[(count - 1) / 2];
 	return 2 * count <= a->options->sites && step > period ? period : step;
 }
 
@@ -452,32 +464,6 @@ static void advise_loop(struct advise *a)
 
 /* ---- the socket ---- */
 
-/* One that is left of a server that has gone is removed; one that still answers is not. */
-static int advise_listen_unix(struct advise *a, const char *path, struct err *e)
-{
-	struct sockaddr_un address = {.sun_family = AF_UNIX};
-	struct stat found;
-	mode_t mask;
-	int rc;
-
-	if (!path[0] || strlen(path) >= sizeof(address.sun_path))
-		return err_set(e, -EINVAL, "unix:%s: a path has 1 to %zu bytes", path, sizeof(address.sun_path) - 1);
-	memcpy(address.sun_path, path, strlen(path));
-	a->fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-	if (a->fd < 0)
-		return err_set(e, -errno, "--listen: no socket of this kind: %s", strerror(errno));
-	if (connect(a->fd, (struct sockaddr *)&address, sizeof(address)) == 0)
-		return err_set(e, -EADDRINUSE, "unix:%s: another one listens there", path);
-	if (errno == ECONNREFUSED && lstat(path, &found) == 0 && S_ISSOCK(found.st_mode))
-		unlink(path);
-	mask = umask(0177);
-	rc = bind(a->fd, (struct sockaddr *)&address, sizeof(address));
-	umask(mask);
-	if (rc < 0 || listen(a->fd, SOMAXCONN) < 0)
-		return err_set(e, -errno, "unix:%s: %s", path, strerror(errno));
-	return 0;
-}
-
 /* HOST:PORT; port 0 is any that is free. */
 static int advise_parse(const char *where, struct url_box *box, struct err *e)
 {
@@ -514,7 +500,7 @@ static int advise_listen(struct advise *a, char bound[128], struct err *e)
 
 	if (strncmp(where, "unix:", 5) == 0) {
 		snprintf(bound, 128, "%s", where);
-		return advise_listen_unix(a, where + 5, e);
+		return advise_caller_listen(where + 5, &a->fd, e);
 	}
 	rc = advise_parse(where, &box, e);
 	local = rc == 0 ? stream_host_is_loopback(box.host) : 0;

@@ -182,6 +182,19 @@ def advise_silent():
     check([line["next"] for line in again] == [line["next"] for line in told], f"{again} of {told}")
 
 
+def advise_heavy():
+    """advise: one heavy site that is late weighs what it did, and no site is another for it; where the mean is known to be without it, it is not in it"""
+    weights = 4, 1, 1, 1, 1
+    for more, wanted in (({}, 3.2), ({"sites": 5}, 3.2), ({"sites": 4}, 4)):
+        with Advisor("--policy", "scout+", "--out", "heavy.jsonl", "--wait", "0.1", sites=5) as a:
+            for window in range(1, 7):
+                said = {"exchanges": 100, "said": 4, "heard": 1, **(more if window == 6 else {})}
+                answer = a.ask(*({**moves(k, 100 * window, 1, weight=weights[k]), "moves": said} for k in range(window == 6, 5)))[0]
+                check(window < 6 or more == {"sites": 4} or "others" not in answer["reason"], answer["reason"])
+        told = [line["seen"]["sites"] for line in lines((FOLDER / "heavy.jsonl").read_text()) if line["scout"] == "decision"]
+        check(all(abs(sites - 3.2) < 1e-9 for sites in told[:5]) and abs(told[5] - wanted) < 1e-9, f"{more}: {told}")
+
+
 def advise_broken():
     """advise: what is no finite number is null: who says so of its model is named, and scout+ falls back to the tightest; counts may be reals"""
     broken = {"train": {"loss": None, "samples": 100}}, {"moves": {"exchanges": 100, "said": None, "heard": 1}}, {"moves": {"exchanges": 100, "said": 1, "heard": None}}
@@ -401,4 +414,4 @@ def advise_python_ipv6():
 
 if __name__ == "__main__":
     os.environ["BUILD"] = str(rig.BUILD)
-    rig.run([advise, advise_counts, advise_pulls, advise_waits, advise_silent, advise_broken, advise_killed, advise_twice, advise_many, advise_strangers, advise_secret, advise_sockets, advise_wrong_words, advise_python, advise_python_ipv6])
+    rig.run([advise, advise_counts, advise_pulls, advise_waits, advise_silent, advise_heavy, advise_broken, advise_killed, advise_twice, advise_many, advise_strangers, advise_secret, advise_sockets, advise_wrong_words, advise_python, advise_python_ipv6])
