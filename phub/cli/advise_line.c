@@ -46,7 +46,7 @@ static int line_score(
 	rc = none ? 0 : line_count(score, "correct", &correct, e);
 	if (rc == 0)
 		rc = line_count(score, "samples", samples, e);
-	*broken |= none;
+	*broken |= none && *samples > 0;
 	if (rc == 0 && correct > *samples)
 		rc = err_set(e, -EBADMSG, "%s has more that is correct than samples", field);
 	if (rc == 0 && *samples > 0 && !none)

@@ -211,8 +211,10 @@ def advise_broken():
     with Advisor("--out", "broken.jsonl") as a:
         answer = a.ask(report(0, 100.0, 80, bytes=2e4), report(1, 1e2, 80, home={"correct": None, "samples": 100.0}))[0]
         holds(answer["reason"], "; site 1 has weights or gradients that are no numbers")
+        answer = a.ask(report(0, 150, 80), report(1, 150, 80, home={"correct": None, "samples": 0}))[0]
+        check("no numbers" not in answer["reason"], f"who was tried on nothing has numbers: {answer}")
         holds(a.ask(b'{"site":0,"step":200,"train":{"loss":NaN,"samples":1}}')[0]["error"], "no JSON.*NaN.*; what is no finite number is null")
-    check([line["bytes"] for line in lines((FOLDER / "broken.jsonl").read_text()) if line["scout"] == "decision"] == [20000], "of reals")
+    check([line["bytes"] for line in lines((FOLDER / "broken.jsonl").read_text()) if line["scout"] == "decision"] == [20000, 20000], "of reals")
     check(a.err == "phub: the log of the run before is broken.jsonl.before\n" and "another" in (FOLDER / "broken.jsonl.before").read_text(), a.err)
 
 
