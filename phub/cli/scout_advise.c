@@ -140,6 +140,7 @@ static double advise_bsp(const struct advise *a)
 static void advise_record(struct advise *a, const struct scout_report *reports, double theta)
 {
 	const unsigned sites = (unsigned)a->options->sites;
+	const bool travels = a->options->given.policy != SCOUT_PLUS; /* its sites are tried at home alone */
 	char line[ADVISE_RECORD_BYTES] = "";
 	struct record_decision d;
 	double weighed;
@@ -152,7 +153,7 @@ static void advise_record(struct advise *a, const struct scout_report *reports, 
 	for (unsigned k = 0; k < sites; k++) {
 		d.samples += reports[k].samples;
 		d.bytes += (double)reports[k].bytes / sites;
-		d.bytes_travel += reports[k].samples > 0 ? (double)a->options->model_bytes / sites : 0;
+		d.bytes_travel += travels && reports[k].samples > 0 ? (double)a->options->model_bytes / sites : 0;
 	}
 	/* A cost weighs what those have sent that say it. */
 	weighed = a->last.bytes * (double)a->options->period;

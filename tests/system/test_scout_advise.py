@@ -95,6 +95,10 @@ def advise_counts():
         a.ask(report(0, 1330, 80))  # of two sites one
     told = [line for line in lines((FOLDER / "counts.jsonl").read_text()) if line["scout"] == "decision"]
     check([line["bytes_bsp"] for line in told] == [1000 * steps for steps in (100, 200, 300, 330, 380)], str(told))
+    with Advisor("--policy", "scout+", "--out", "counts.jsonl") as a:  # which no model travels for, whatever reports say
+        a.ask(report(0, 100, 80), report(1, 100, 80))
+    _, told, end = lines((FOLDER / "counts.jsonl").read_text())
+    check(told["bytes_total"] == 20000 and told["bytes_travel"] == end["bytes_travel"] == 0, f"{told}, {end}")
     path = f"unix:{FOLDER}/replay"
     process = subprocess.Popen([PHUB, "scout", "advise", "--listen", path, "--sites", "1", "--model-bytes", "9", "--policy", "replay", "--thetas", "5,2,5,1"],
                                stdout=subprocess.PIPE, text=True, env=rig.QUIET, cwd=FOLDER)
