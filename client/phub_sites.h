@@ -396,7 +396,8 @@ PHUB_API int64_t phub_site_save(phub_site_t *site, void *out, size_t bytes);
  * option checkpoint_targets) have them. If it goes on from one after as many exchanges as the sites had been in, so it
  * is bit for bit; else sites go on from the box's weights as phub_site_resume() has it, and where the box has none from
  * rank 0's common ones, with an optimizer that begins anew. There nobody is told whose steps differ. With a site
- * within, each of the two is saved, and each loaded: the one within, then its start, then the one around.
+ * within, each of the two is saved, and each loaded: the one within, then its start, then the one around; and by all
+ * sites, or by none.
  *
  * -EBADMSG: not whole, of another version, or saved with other weights; -EINVAL: of another rank, number of sites,
  * model, or other options, which the text names; and the site is as it was. -EBUSY: it was started.

@@ -153,7 +153,7 @@ int course_sync_agrees(const struct phub_site *s)
 	if (!s->sync.takes || s->sync.stage > 0)
 		return 0;
 	slots_get(s->slots_in, s->sync.root, &slot);
-	begins = !(slot.flags & SLOT_HAS);
+	begins = !(slot.flags & SLOT_HAS) || slot.flags & SLOT_LOADED;
 	for (uint32_t rank = begins ? 0 : s->sync.root; rank < (begins ? s->world : s->sync.root + 1); rank++) {
 		slots_get(s->slots_in, rank, &slot);
 		if (slot.terms == 0 || slot.terms == own)
@@ -227,6 +227,10 @@ int course_sync_goes_on(struct phub_site *s)
 	if (!s->sync.takes || s->sync.stage > 0 || !sync_count(s, &all))
 		return 0;
 	rc = sync_compare(s, &all);
+	if (rc == 0 && s->within && all.bare > 0)
+		rc = err_set(api_last_error(), -EBADMSG,
+			"%s: %u of %u sites have loaded a state; with a site within all do, or none",
+			s->phub->session.who, all.loaded, all.loaded + all.bare);
 	if (rc < 0)
 		return rc;
 	if (s->restored)

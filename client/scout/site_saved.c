@@ -394,6 +394,9 @@ static int saved_agrees(struct phub_site *s, const uint8_t *in, size_t bytes, st
 		return err_set(e, -EBADMSG, "%s: the state is not whole, or damaged: %zu bytes, of %" PRIu64,
 			s->phub->session.who, bytes, terms->bytes);
 	rc = saved_compare(s, terms, &here, e);
+	if (rc == 0 && bytes < saved_head(s) + sizeof(crc))
+		return err_set(e, -EBADMSG, "%s: the state is not whole: %zu bytes do not have all tensors",
+			s->phub->session.who, bytes);
 	if (rc == 0)
 		rc = saved_compare_tensors(s, in + sizeof(*terms), e);
 	if (rc < 0)
@@ -425,12 +428,13 @@ int site_saved_read(struct phub_site *s, const uint8_t *in, size_t bytes, struct
 	return 0;
 }
 
-/* Of Gaia the common weights differ by roundings. */
+/* Of Gaia the common weights differ by roundings: there the run alone tells. */
 uint32_t site_saved_check(struct phub_site *s)
 {
 	uint32_t crc = crc_32c(0, &s->site.config.theta, sizeof(double));
 	uint8_t scout[SCOUT_SAVED_BYTES];
 
+	crc = crc_32c(crc, &s->log.run, sizeof(s->log.run));
 	crc = crc_32c(crc, &s->window.began, sizeof(s->window.began));
 	if (s->scouted) {
 		scout_save(&s->scout, scout);

@@ -137,6 +137,11 @@ def refused():
             for site in sites(box, f"mixed{why[:5]}".replace(" ", ""), load=lambda rank, file=file: file(rank) if rank == 1 else early(rank), **run):
                 check(site.wait() == 1, f"{site.name} went on")
                 holds(site.err.text(), why)
+        gaia = {"algorithm": "gaia", "theta": .1}
+        early_gaia, other = (crash(box, f"gaia{i}", folder, 30, **gaia) for i in range(2))
+        for site in sites(box, "mixedgaia", load=lambda rank: other(rank) if rank == 1 else early_gaia(rank), **gaia):
+            check(site.wait() == 1, f"{site.name} went on with two runs")
+            holds(site.err.text(), "of two runs")
         whole = pathlib.Path(early(0)).read_bytes()
         cases = [("a", {}, {"load": early(1)}, "is that of rank 1, and this is rank 0"),
                  ("b", {}, {"world": 2}, "is of one of 3 sites, and here are 2"),

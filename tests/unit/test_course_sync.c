@@ -4,10 +4,14 @@
 
 #include "tests/unit/cmocka_shim.h"
 
+#include <errno.h>
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "client/api.h"
 #include "client/handle.h"
+#include "client/scout/site_saved.h"
 #include "phub/base/crc.h"
 
 enum { ELEMENTS = 8, WORLD = 2, ROOT = 0, OWN = 1, THETA = 4 };
@@ -232,6 +236,104 @@ static void test_losses_are_said_once(void **state)
 	rig_fini(&r);
 }
 
+static struct slot loaded_slot(const struct slot *own)
+{
+	return (struct slot){.flags = SLOT_HERE | SLOT_HAS | SLOT_LOADED,
+		.steps = THETA / 2,
+		.samples = 1,
+		.check = 1,
+		.terms = own->terms};
+}
+
+/* Of a job that begins: rank 0 has loaded a state, and this one has not. */
+static void bare_beside_loaded(struct rig *r, uint64_t other_terms)
+{
+	struct phub_site *s = &r->site;
+	struct slot own = {.flags = SLOT_HERE, .samples = 1}, root;
+
+	rig_init(r);
+	r->phub.forked = true; /* so that no round begins */
+	s->has = false;
+	s->sync.due = s->sync.takes = true;
+	course_sync_begin(s, &own);
+	root = loaded_slot(&own);
+	own.terms ^= other_terms;
+	memset(s->slots_in, 0, course_slots(s) * sizeof(float));
+	slots_put(s->slots_in, ROOT, &root);
+	slots_put(s->slots_in, OWN, &own);
+}
+
+/* Who has loaded a state is told as well, or it would wait for who is not. */
+static void test_all_are_told_of_other_options(void **state)
+{
+	struct rig r;
+
+	(void)state;
+	bare_beside_loaded(&r, 0);
+	assert_int_equal(course_sync_agrees(&r.site), 0);
+	rig_fini(&r);
+	bare_beside_loaded(&r, UINT64_C(1) << 40);
+	r.site.has = r.site.restored = true; /* as rank 0 sees it */
+	assert_int_equal(course_sync_agrees(&r.site), -EBADMSG);
+	assert_non_null(strstr(api_last_error()->text, "the site of rank 1 has other options"));
+	rig_fini(&r);
+}
+
+/* A site that came to the others would have another anchor than the rest of its rack. */
+static void test_with_a_site_within_all_load(void **state)
+{
+	struct rig r;
+
+	(void)state;
+	bare_beside_loaded(&r, 0);
+	assert_int_equal(course_sync_goes_on(&r.site), 1);
+	assert_true(r.site.sync.due && r.site.sync.takes);
+	rig_fini(&r);
+	bare_beside_loaded(&r, 0);
+	r.site.within = &r.site;
+	assert_int_equal(course_sync_goes_on(&r.site), -EBADMSG);
+	assert_non_null(strstr(api_last_error()->text, "1 of 2 sites have loaded a state"));
+	rig_fini(&r);
+}
+
+static uint64_t no_time(void *ctx)
+{
+	(void)ctx;
+	return 0;
+}
+
+/* A state that is sealed, but ends before what it says of tensors: nothing behind it is read. */
+static void test_a_state_without_its_tensors(void **state)
+{
+	struct key key = {.name = "weight"};
+	uint64_t bytes;
+	uint8_t *saved;
+	uint32_t crc;
+	struct err e;
+	struct rig r;
+
+	(void)state;
+	rig_init(&r);
+	r.phub.forked = true;
+	r.phub.keyring.keys = &key;
+	r.phub.env.now = no_time;
+	assert_int_equal(unsound_init(&r.site, &e), 0);
+	bytes = site_saved_bytes(&r.site);
+	saved = malloc(bytes);
+	assert_non_null(saved);
+	site_saved_write(&r.site, saved);
+	assert_int_equal(site_saved_read(&r.site, saved, bytes, &e), 0);
+	for (bytes = 172; bytes < 240; bytes += 4) {
+		memcpy(saved + 16, &bytes, sizeof(bytes));
+		crc = crc_32c(0, saved, bytes - sizeof(crc));
+		memcpy(saved + bytes - sizeof(crc), &crc, sizeof(crc));
+		assert_int_equal(site_saved_read(&r.site, saved, bytes, &e), -EBADMSG);
+	}
+	free(saved);
+	unsound_fini(&r.site);
+	rig_fini(&r);
+}
+
 /* All sites agree on what tensors say. */
 static void test_tensors_tell_of_statistics(void **state)
 {
@@ -264,6 +366,9 @@ int main(void)
 		cmocka_unit_test(test_what_is_damaged_is_not_taken),
 		cmocka_unit_test(test_no_numbers_that_count_as_zero),
 		cmocka_unit_test(test_losses_are_said_once),
+		cmocka_unit_test(test_all_are_told_of_other_options),
+		cmocka_unit_test(test_with_a_site_within_all_load),
+		cmocka_unit_test(test_a_state_without_its_tensors),
 		cmocka_unit_test(test_tensors_tell_of_statistics),
 	};
 
