@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "phub/base/clock.h"
+#include "phub/cli/output.h"
 
 int advise_caller_listen(const char *path, int *fd, struct err *e)
 {
@@ -36,15 +37,24 @@ int advise_caller_listen(const char *path, int *fd, struct err *e)
 	return 0;
 }
 
-void advise_caller_open(struct advise_caller *c, int fd)
+void advise_caller_open(struct advise_caller *c, int fd, size_t *kept)
 {
-	*c = (struct advise_caller){.fd = fd, .end_ns = clock_deadline_ns(clock_now_ns(), ADVISE_CALLER_MS)};
+	*c = (struct advise_caller){
+		.fd = fd, .end_ns = clock_deadline_ns(clock_now_ns(), ADVISE_CALLER_MS), .kept = kept};
+}
+
+static void caller_forget(struct advise_caller *c)
+{
+	*c->kept -= c->out_room;
+	free(c->out);
+	c->out = NULL;
+	c->out_have = c->out_room = 0;
 }
 
 void advise_caller_drop(struct advise_caller *c)
 {
+	caller_forget(c);
 	close(c->fd);
-	free(c->out);
 	*c = (struct advise_caller){.fd = -1};
 }
 
@@ -69,22 +79,43 @@ static ssize_t caller_push(const struct advise_caller *c, const char *text, size
 	return sent < 0 && (errno == EAGAIN || errno == EINTR) ? 0 : sent;
 }
 
+/* Room for so much, of at most `most`. False: there is none. */
+static bool caller_make_room(struct advise_caller *c, size_t bytes, size_t most)
+{
+	char *out;
+
+	if (bytes > most)
+		return false;
+	if (bytes <= c->out_room)
+		return true;
+	if (*c->kept + (bytes - c->out_room) > ADVISE_KEPT_BYTES) {
+		output_error("a caller does not read its answers, and is dropped: %d MiB that callers have not read "
+			     "are kept already",
+			ADVISE_KEPT_BYTES >> 20);
+		return false;
+	}
+	out = realloc(c->out, bytes);
+	if (!out)
+		return false;
+	*c->kept += bytes - c->out_room;
+	c->out = out;
+	c->out_room = bytes;
+	return true;
+}
+
 void advise_caller_send(struct advise_caller *c, const char *text, size_t length, size_t most)
 {
 	const ssize_t sent = c->out_have > 0 ? 0 : caller_push(c, text, length);
 	const size_t rest = length - (size_t)(sent > 0 ? sent : 0);
-	char *out;
 
 	if (sent >= 0 && rest == 0)
 		return;
-	out = sent >= 0 && c->out_have + rest <= most ? realloc(c->out, c->out_have + rest) : NULL;
-	if (!out) {
+	if (sent < 0 || !caller_make_room(c, c->out_have + rest, most)) {
 		advise_caller_drop(c);
 		return;
 	}
 	if (c->out_have == 0)
 		c->out_end_ns = clock_deadline_ns(clock_now_ns(), ADVISE_CALLER_MS);
-	c->out = out;
 	memcpy(c->out + c->out_have, text + length - rest, rest);
 	c->out_have += rest;
 }
@@ -101,4 +132,6 @@ void advise_caller_flush(struct advise_caller *c)
 		c->out_end_ns = clock_deadline_ns(clock_now_ns(), ADVISE_CALLER_MS);
 	c->out_have -= (size_t)sent;
 	memmove(c->out, c->out + sent, c->out_have);
+	if (c->out_have == 0)
+		caller_forget(c);
 }

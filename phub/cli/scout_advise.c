@@ -69,6 +69,7 @@ struct advise {
 	int fd;
 	FILE *log;
 	struct advise_site sites[ADVISE_SITES_MAX];
+	size_t kept; /* bytes, for callers */
 	struct advise_caller *callers;
 	struct pollfd *ready;
 	unsigned room;
@@ -122,7 +123,7 @@ static void advise_accept(struct advise *a)
 	}
 	if (a->callers[i].fd >= 0)
 		advise_caller_drop(&a->callers[i]);
-	advise_caller_open(&a->callers[i], fd);
+	advise_caller_open(&a->callers[i], fd, &a->kept);
 }
 
 /* ---- windows ---- */
