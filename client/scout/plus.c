@@ -64,6 +64,9 @@ enum { PLUS_LONG = 6 };
 
 #define PLUS_ROUNDING 1e-3
 
+/* Of a mean of nothing; a mean of pulls with it is a number still. */
+#define PLUS_PULL_MOST 1e9
+
 /* A series goes on until the rate of learning is so many times the one that it began with, or as small a part. */
 #define PLUS_ALIKE 2
 
@@ -190,7 +193,7 @@ double plus_alignment(double said, double heard)
 /* Some of the mean is the common gradient's, and chance may have r above 1 / K: then there is none to be seen. */
 static double plus_pull_of(double r, double sites)
 {
-	return r * sites < 1 ? 1 / (r * sites) - 1 : 0;
+	return r * sites < 1 ? fmin(1 / (r * sites) - 1, PLUS_PULL_MOST) : 0;
 }
 
 /* How much looser theta may be at this rate than at that at which the pull was measured; one that is not known is the
@@ -297,14 +300,17 @@ static bool plus_may_probe(const struct plus *p, const struct plus_config *c, co
 /* Is it another rate than that of the series, by more than PLUS_ALIKE? */
 static bool plus_rates_differ(double a, double b)
 {
-	return a != b && !(a > 0 && b > 0 && a < b * PLUS_ALIKE && b < a * PLUS_ALIKE);
+	const bool unknown = isnan(a) && isnan(b);
+
+	return a != b && !unknown && !(a > 0 && b > 0 && a < b * PLUS_ALIKE && b < a * PLUS_ALIKE);
 }
 
 /* Which of the series leaves its level, if one does? Sites move by the rate, which may fall a little in each window. */
 static enum plus_series plus_drifts(
 	struct plus *p, const struct plus_config *c, const struct plus_window *w, struct plus_verdict *v)
 {
-	const double rate = w->rate > 0 ? w->rate : 1, moves = w->said / w->exchanges / (rate * rate);
+	const double rate = w->rate > 0 ? w->rate : 1;
+	const double moves = exact_log(w->said / w->exchanges) - 2 * exact_log(rate);
 	enum watch_alarm alignment = WATCH_QUIET, moved = WATCH_QUIET, lost = WATCH_QUIET;
 
 	if (plus_rates_differ(w->rate, p->rate)) {
@@ -318,7 +324,7 @@ static enum plus_series plus_drifts(
 	}
 	if (v->r > 0) {
 		alignment = watch_add(&p->alignment, exact_log(v->r), c->slack, c->bound);
-		moved = watch_add(&p->moves, exact_log(moves), c->slack_moves, c->bound);
+		moved = watch_add(&p->moves, moves, c->slack_moves, c->bound);
 	}
 	if (!plus_compares(p))
 		p->loss = (struct watch){0};

@@ -82,7 +82,9 @@ double sequence_radius(const struct sequence *s, double alpha, uint64_t best)
 	if (s->count < 2)
 		return INFINITY;
 	most = exact_exp((l - exact_log(a)) / n); /* (1 / (alpha sqrt(a)))^(2 / n) */
-	beyond = most * a < 1 ? (most - 1) / (1 - most * a) : INFINITY;
+	if (!(most * a < 1))
+		return INFINITY;
+	beyond = (most - 1) / (1 - most * a);
 	return sequence_deviation(s) * sqrt((n - 1) / n * beyond);
 }
 

@@ -242,6 +242,33 @@ static void test_samples_of_who_trains(void **state)
 	assert_true(d.seen.trained == 0 && d.seen.tried == 0);
 }
 
+/* Of a mean of nothing sites pull apart as far as can be: theta is the tightest, and goes on being one. */
+static void test_mean_of_nothing(void **state)
+{
+	struct scout_report reports[SITES] = {{0}};
+	struct scout_decision d;
+	struct scout_config c;
+	struct scout scout;
+	struct err e;
+
+	(void)state;
+	scout_defaults(&c);
+	c.policy = SCOUT_PLUS;
+	memcpy(c.thetas, grid, sizeof(grid));
+	c.theta_count = THETAS;
+	c.model_bytes = MODEL;
+	assert_int_equal(plus_needs(&c.plus, SITE_LOCAL, grid, THETAS), 0);
+	assert_int_equal(scout_init(&scout, &c, &e), 0);
+	for (unsigned window = 0; window < 20; window++) {
+		for (unsigned k = 0; k < SITES; k++)
+			reports[k] = (struct scout_report){.bytes = MODEL, .trained = 1000, .train = 0.5};
+		scout_hear_all(&scout, 10, 10, window < 10 ? 0 : 10 / (1.5 * SITES), 1.0 / SITES, 0.1);
+		assert_int_equal(scout_observe(&scout, reports, SITES, &d), 0);
+		assert_true(scout_theta(&scout) == 1 || window > 10);
+		assert_true(window < 6 || isfinite(d.pull));
+	}
+}
+
 /* What the window has done to the mean model is by sites that knew it before and after. That nobody knows it is said,
  * where it was asked for. */
 static void test_before_and_after(void **state)
@@ -464,6 +491,7 @@ int main(void)
 		cmocka_unit_test(test_scout),
 		cmocka_unit_test(test_says_all),
 		cmocka_unit_test(test_says_doubt),
+		cmocka_unit_test(test_mean_of_nothing),
 		cmocka_unit_test(test_before_and_after),
 		cmocka_unit_test(test_says_no_statistics),
 		cmocka_unit_test(test_samples_of_who_trains),

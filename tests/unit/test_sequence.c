@@ -39,10 +39,16 @@ static void test_sequence(void **state)
 	sequence_add(&s, 4);
 	sequence_add(&s, 9);
 	assert_true(s.mean == 5 && fabs(sequence_deviation(&s) - sqrt(13)) < 1e-12);
-	assert_true(isinf(sequence_radius(&s, 0.05, 16)));
-	for (unsigned i = 0; i < 4; i++)
-		sequence_add(&s, 5);
-	assert_true(isfinite(sequence_radius(&s, 0.05, 16)));
+	sequence_add(&s, 5);
+	sequence_add(&s, 5);
+	assert_true(s.count == 5 && isinf(sequence_radius(&s, 0.025, 16)));
+	sequence_add(&s, 5);
+	assert_true(isfinite(sequence_radius(&s, 0.025, 16)));
+	s = (struct sequence){0};
+	for (unsigned i = 0; i < 5; i++) {
+		sequence_add(&s, 7); /* of which the deviation is 0 */
+		assert_true(isinf(sequence_radius(&s, 0.025, 16)));
+	}
 }
 
 /* Looked at after each of 500 numbers, from the first on, the interval leaves out the true mean in no more than about
@@ -69,7 +75,7 @@ static void test_coverage(void **state)
 				out |= fabs(s.mean - 0.3) > sequence_radius(&s, cases[i].alpha, cases[i].best);
 			}
 			left_out += out;
-			assert_true(sequence_radius(&s, 0.05, 64) < 3 * 1.96 / sqrt(500));
+			assert_true(sequence_radius(&s, cases[i].alpha, cases[i].best) < 3 * 2.24 / sqrt(500));
 		}
 		if (left_out > cases[i].most)
 			fail_msg("alpha %g: the mean was left out in %u of 4000 runs", cases[i].alpha, left_out);
