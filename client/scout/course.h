@@ -153,8 +153,8 @@ struct phub_site {
 	double rate;
 	int slots_key;              /* -1: none */
 	bool named, started, begun; /* all keys; phub_start() is done; phub_site_start() is */
-	bool restored;              /* it has loaded its state, and the others have not heard of it; */
-	bool goes_on;               /* and where the job begins, from there */
+	bool restored;              /* it has loaded its state, and the others have not heard of it */
+	bool goes_on;               /* until it has begun: the job begins from what sites have saved */
 
 	struct site_log log;
 	struct census census;

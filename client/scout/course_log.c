@@ -36,6 +36,7 @@ static void log_forget(struct phub_site *s)
 /* It has no file any more, and another may write. */
 static void log_drop(struct phub_site *s)
 {
+	census_fini(s);
 	log_forget(s);
 	if (s->log.fd >= 0)
 		close(s->log.fd);
@@ -199,9 +200,15 @@ static int log_reopen(const char *path, uint64_t run, bool *begins)
 	char own[RECORD_HEAD_BYTES], there[RECORD_HEAD_BYTES];
 	const size_t head = record_head(run, own);
 	struct stat about;
+	int error;
 
-	if (fd < 0 || fstat(fd, &about) < 0)
+	if (fd < 0)
 		return -errno;
+	if (fstat(fd, &about) < 0) {
+		error = errno;
+		close(fd);
+		return -error;
+	}
 	*begins = !S_ISREG(about.st_mode) || about.st_size == 0;
 	if (*begins || (pread(fd, there, head, 0) == (ssize_t)head && memcmp(own, there, head) == 0))
 		return fd;
@@ -236,10 +243,37 @@ static size_t log_key(const struct site_log_line *line)
 	return at;
 }
 
+/* Where in the end of a file begins what was not lost: behind the last restart. */
+static const char *log_kept(const char *tail, size_t count)
+{
+	static const char mark[] = "\"action\":\"restarted\"";
+	const char *kept = tail, *hit;
+
+	while ((hit = memmem(kept, count - (size_t)(kept - tail), mark, sizeof(mark) - 1)))
+		kept = hit + sizeof(mark) - 1;
+	return kept;
+}
+
+/* One that was broken off does not count. */
+static bool log_has(const char *from, const char *end, const struct site_log_line *line)
+{
+	const size_t key = log_key(line);
+
+	while ((from = memmem(from, (size_t)(end - from), line->text, key))) {
+		const char *last = memchr(from, '\n', (size_t)(end - from));
+
+		if (last && last[-1] == '}')
+			return true;
+		from++;
+	}
+	return false;
+}
+
 /* The lines that are held, but for those that the end of the file has. */
 static void log_release(struct phub_site *s)
 {
 	size_t most = LOG_TAIL_BYTES, count = 0;
+	const char *kept;
 	struct stat about;
 	char *tail;
 
@@ -252,8 +286,9 @@ static void log_release(struct phub_site *s)
 
 		count = got > 0 ? (size_t)got : 0;
 	}
+	kept = count > 0 ? log_kept(tail, count) : NULL;
 	for (const struct site_log_line *line = s->log.held; line; line = line->next)
-		if (count == 0 || !memmem(tail, count, line->text, log_key(line)))
+		if (count == 0 || !log_has(kept, tail + count, line))
 			log_write(s, line->text, line->bytes);
 	free(tail);
 	log_forget(s);
@@ -305,7 +340,6 @@ static void log_go_on(struct phub_site *s, unsigned sites)
 			s->log.before,
 			begins ? "goes on, in a file of its own, as that one's is not here" : "goes on with it");
 	course_log_site(s, &line);
-	s->goes_on = false;
 	log_release(s);
 }
 
@@ -399,6 +433,7 @@ void course_log_run(struct phub_site *s)
 	}
 	if (s->log.path && s->slots_key >= 0 && census_begin(s, begins || s->log.turn) == 0)
 		census_take(s);
+	s->goes_on = false;
 }
 
 /* As long as a site has tensors. */
@@ -547,7 +582,6 @@ void course_log_close(struct phub_site *s)
 	census_end(s);
 	if (s->log.writes)
 		log_end(s);
-	census_fini(s);
 	log_drop(s);
 }
 
@@ -555,6 +589,5 @@ void course_log_yield(struct phub_site *s, const struct phub_site *around)
 {
 	if (!s->log.path || s->scouted || !s->log.usual || strcmp(s->link, around->link) != 0)
 		return;
-	census_fini(s);
 	log_drop(s);
 }

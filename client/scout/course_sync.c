@@ -233,8 +233,12 @@ int course_sync_goes_on(struct phub_site *s)
 			s->phub->session.who, all.loaded, all.loaded + all.bare);
 	if (rc < 0)
 		return rc;
-	if (s->restored)
+	if (s->restored) {
 		s->sync.takes = s->restored = false;
+	} else { /* it has no state, but the job goes on where they do */
+		s->goes_on = true;
+		s->log.since = all.first.steps;
+	}
 	s->sync.due = all.bare > 0;
 	s->sync.root = all.rank;
 	return 1;
@@ -272,6 +276,8 @@ static void sync_take_weights(struct phub_site *s, const struct slot *root)
 		site_join(&s->site, root->steps);
 	else if (s->restored) /* what it has not said it goes on to have to say */
 		site_advance(&s->site, root->steps);
+	if (s->restored)
+		s->goes_on = false; /* the job ran already */
 	if (!s->has || s->restored) {
 		shadow_join(&s->shadow);
 		s->pending = root->flags & SLOT_PENDING;

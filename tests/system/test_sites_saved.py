@@ -198,6 +198,14 @@ def log_goes_on():
             check(totals[0] == totals[1], f"compare: {totals}")
             holds(scout("explain", broken), f"go on from what they saved after step {at}")
             scout("plot", broken, "--out", f"{folder}/plot.svg")
+        log = f"{folder}/bare.jsonl"  # who has lost its file is who writes
+        file = crash(box, "bare", folder, 33, 40, log=log, **options("hill-local"))
+        for site in sites(box, "bare", log=log, load=lambda rank: file(rank) if rank else "", **options("hill-local")):
+            site.end()
+        found = [json.loads(line) for line in pathlib.Path(log).read_text().splitlines()]
+        told = [(line["t"], line["rank"], line["action"]) for line in found if line["scout"] == "site"]
+        check(told == [(33, 0, "restarted")], f"what is told of sites: {told}")
+        holds(scout("explain", log), "10 windows", "go on from what they saved after step 33")
     box.stop()
 
 

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a site takes of a sync, without a job: the slots and the sum are put where a round would have left them. */
+/*
+ * What a site takes of a sync, and of the log that another wrote, without a job: the slots and the sum are put where a
+ * round would have left them.
+ */
 #include "client/scout/course.h"
 
 #include "tests/unit/cmocka_shim.h"
@@ -8,9 +11,11 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "client/api.h"
 #include "client/handle.h"
+#include "client/scout/record.h"
 #include "client/scout/site_saved.h"
 #include "phub/base/crc.h"
 
@@ -80,7 +85,7 @@ static uint32_t check_of(const float *values)
 }
 
 /* Rank 0 has been in so many exchanges, and has these common weights; `wrong`: they have not come whole. */
-static void sync(struct rig *r, uint64_t exchanges, const float *common, bool wrong)
+static void land(struct rig *r, uint64_t exchanges, const float *common, bool wrong)
 {
 	struct phub_site *s = &r->site;
 	const struct slot root = {.flags = SLOT_HERE | SLOT_HAS,
@@ -116,7 +121,7 @@ static void test_a_copy_of_this_interval_stays(void **state)
 	(void)state;
 	rig_init(&r);
 	memcpy(copy, r.weights, sizeof(copy));
-	sync(&r, 0, common, false);
+	land(&r, 0, common, false);
 	assert_true(r.site.window.midway.kept);
 	assert_memory_equal(r.site.window.midway.weights, copy, sizeof(copy));
 	assert_memory_equal(r.weights, copy, sizeof(copy));
@@ -131,7 +136,7 @@ static void test_a_copy_of_one_that_is_over_goes(void **state)
 
 	(void)state;
 	rig_init(&r);
-	sync(&r, 1, common, false);
+	land(&r, 1, common, false);
 	assert_false(r.site.window.midway.kept || r.site.window.open);
 	assert_true(midway_tensor(&r.site.window.midway, &r.site.site, 0) == r.weights);
 	assert_int_equal(r.site.exchanges, 1);
@@ -146,7 +151,7 @@ static void test_who_comes_has_none(void **state)
 	(void)state;
 	rig_init(&r);
 	r.site.has = false;
-	sync(&r, 0, common, false);
+	land(&r, 0, common, false);
 	assert_false(r.site.window.midway.kept);
 	assert_true(r.site.window.strange && r.site.has);
 	assert_memory_equal(r.weights, common, sizeof(common));
@@ -162,14 +167,14 @@ static void test_who_comes_exchanges_with_the_others(void **state)
 	(void)state;
 	for (unsigned restored = 0; restored < 2; restored++) { /* of a state, when the others have gone on */
 		rig_init(&r);
-		r.site.has = r.site.restored = restored;
-		sync(&r, 0, common, false);
+		r.site.has = r.site.restored = r.site.goes_on = restored;
+		land(&r, 0, common, false);
 		assert_int_equal(r.site.site.since, THETA - 1);
-		assert_false(r.site.restored);
+		assert_false(r.site.restored || r.site.goes_on);
 		rig_fini(&r);
 	}
 	rig_init(&r); /* who was there knows by itself */
-	sync(&r, 0, common, false);
+	land(&r, 0, common, false);
 	assert_int_equal(r.site.site.since, THETA / 2);
 	rig_fini(&r);
 }
@@ -184,7 +189,7 @@ static void test_what_is_damaged_is_not_taken(void **state)
 	(void)state;
 	rig_init(&r);
 	memcpy(copy, r.weights, sizeof(copy));
-	sync(&r, 1, common, true);
+	land(&r, 1, common, true);
 	assert_true(r.site.window.midway.kept);
 	assert_memory_equal(r.weights, copy, sizeof(copy));
 	assert_int_equal(r.site.exchanges, 0);
@@ -227,13 +232,19 @@ static void test_losses_are_said_once(void **state)
 		assert_true(w->home.train == 1.5);
 		assert_int_equal(w->home.trained, 20);
 	}
-	sync(&r, 0, common, false);
+	land(&r, 0, common, false);
 	w->batches += 7; /* of a batch that comes after it */
 	w->trained++;
-	sync(&r, 1, common, false);
+	land(&r, 1, common, false);
 	assert_true(w->batches == 7);
 	assert_int_equal(w->trained, 1);
 	rig_fini(&r);
+}
+
+static uint64_t no_time(void *ctx)
+{
+	(void)ctx;
+	return 0;
 }
 
 static struct slot loaded_slot(const struct slot *own)
@@ -287,19 +298,17 @@ static void test_with_a_site_within_all_load(void **state)
 	(void)state;
 	bare_beside_loaded(&r, 0);
 	assert_int_equal(course_sync_goes_on(&r.site), 1);
-	assert_true(r.site.sync.due && r.site.sync.takes);
+	assert_true(r.site.sync.due && r.site.sync.takes && r.site.goes_on);
+	assert_int_equal(r.site.log.since, THETA / 2);
+	r.phub.env.now = no_time;
+	course_log_run(&r.site); /* who goes on with the log later on does not begin the job */
+	assert_false(r.site.goes_on);
 	rig_fini(&r);
 	bare_beside_loaded(&r, 0);
 	r.site.within = &r.site;
 	assert_int_equal(course_sync_goes_on(&r.site), -EBADMSG);
 	assert_non_null(strstr(api_last_error()->text, "1 of 2 sites have loaded a state"));
 	rig_fini(&r);
-}
-
-static uint64_t no_time(void *ctx)
-{
-	(void)ctx;
-	return 0;
 }
 
 /* A state that is sealed, but ends before what it says of tensors: nothing behind it is read. */
@@ -331,6 +340,86 @@ static void test_a_state_without_its_tensors(void **state)
 	}
 	free(saved);
 	unsound_fini(&r.site);
+	rig_fini(&r);
+}
+
+/* Rank 0 has written the log, and is there no more. */
+static void log_turns(struct rig *r, const char *path)
+{
+	const struct slot own = {.flags = SLOT_HERE | SLOT_LOG, .samples = 1};
+	struct phub_site *s = &r->site;
+
+	rig_init(r);
+	r->phub.forked = true;
+	s->log.path = strdup(path);
+	assert_non_null(s->log.path);
+	s->log.run = 7;
+	s->log.before = ROOT;
+	s->begun = true;
+	memset(s->slots_in, 0, course_slots(s) * sizeof(float));
+	slots_put(s->slots_in, OWN, &own);
+	for (unsigned t = 50; t <= 70; t += 5) {
+		const struct record_site line = {.t = t, .action = "lost", .sites = 1, .reason = "gone"};
+
+		course_log_site(s, &line);
+	}
+	course_log_turn(s);
+}
+
+static unsigned times(const char *text, const char *what)
+{
+	unsigned count = 0;
+
+	for (; (text = strstr(text, what)); text++)
+		count++;
+	return count;
+}
+
+/* Lines like its own that the job has made before it began again, and one that was broken off, are not its own. */
+static void test_who_goes_on_with_the_log_loses_nothing(void **state)
+{
+	static const char there[] = "\"sites\":3}\n"
+				    "{\"scout\":\"site\",\"t\":50,\"rank\":0,\"action\":\"lost\",\"sites\":1}\n"
+				    "{\"scout\":\"site\",\"t\":40,\"rank\":0,\"action\":\"restarted\",\"sites\":2}\n"
+				    "{\"scout\":\"site\",\"t\":55,\"rank\":0,\"action\":\"lost\",\"sites\":1}\n"
+				    "{\"scout\":\"site\",\"t\":60,\"rank\":0,\"action\":\"lost\",\"sit\n"
+				    "{\"scout\":\"site\",\"t\":65,\"rank\":0,\"action\":\"lost\",\"sites\"";
+	char path[] = "/tmp/phub-log-XXXXXX", head[RECORD_HEAD_BYTES], text[4096] = "";
+	const int fd = mkstemp(path);
+	struct rig r;
+
+	(void)state;
+	assert_true(fd >= 0);
+	assert_true(write(fd, head, record_head(7, head)) > 0);
+	assert_int_equal(write(fd, there, sizeof(there) - 1), sizeof(there) - 1);
+	log_turns(&r, path);
+	assert_true(r.site.log.writes);
+	assert_true(pread(fd, text, sizeof(text) - 1, 0) > 0);
+	assert_int_equal(times(text, "\"t\":50,"), 2);
+	assert_int_equal(times(text, "\"t\":55,"), 1);
+	assert_int_equal(times(text, "\"t\":60,"), 2);
+	assert_int_equal(times(text, "\"t\":65,"), 2);
+	assert_int_equal(times(text, "\"t\":70,"), 1);
+	course_log_close(&r.site);
+	rig_fini(&r);
+	close(fd);
+	unlink(path);
+}
+
+/* It looks for who is lost no more, either. */
+static void test_a_log_that_cannot_go_on_leaves_nothing(void **state)
+{
+	struct rig r;
+
+	(void)state;
+	log_turns(&r, "/dev/null/none");
+	assert_int_equal(r.site.log.error, -ENOTDIR);
+	r.site.log.path = strdup("/dev/null/none");
+	assert_int_equal(census_begin(&r.site, true), 0);
+	course_log_turn(&r.site);
+	assert_null(r.site.log.path);
+	assert_null(r.site.census.at);
+	course_log_close(&r.site);
 	rig_fini(&r);
 }
 
@@ -369,6 +458,8 @@ int main(void)
 		cmocka_unit_test(test_all_are_told_of_other_options),
 		cmocka_unit_test(test_with_a_site_within_all_load),
 		cmocka_unit_test(test_a_state_without_its_tensors),
+		cmocka_unit_test(test_who_goes_on_with_the_log_loses_nothing),
+		cmocka_unit_test(test_a_log_that_cannot_go_on_leaves_nothing),
 		cmocka_unit_test(test_tensors_tell_of_statistics),
 	};
 
