@@ -381,7 +381,7 @@ static int log_read_lines(struct scout_log *log, FILE *file, struct err *e)
 	int rc = 0;
 
 	while (rc == 0 && (length = getline(&text, &room, file)) >= 0) {
-		bool bad = bad_line > 0;
+		bool bad = bad_line > 0 && length <= SCOUT_LOG_LINE_MAX;
 
 		log->line++;
 		if (length == 1 && text[0] == '\n')
@@ -391,9 +391,9 @@ static int log_read_lines(struct scout_log *log, FILE *file, struct err *e)
 				length, SCOUT_LOG_LINE_MAX);
 		else
 			rc = log_parse(log, text, (size_t)length, &bad, &inner);
-		if (rc == 0 && !bad)
+		if (!bad) /* else it is what the line before says that is not whole */
 			bad_line = 0;
-		if (rc == -EBADMSG && !bad_line && length <= SCOUT_LOG_LINE_MAX && bad) {
+		if (rc == -EBADMSG && !bad_line && bad) {
 			bad_line = log->line;
 			rc = 0;
 		}

@@ -356,6 +356,8 @@ def broken():
             (own(lambda own: [own[0].replace('"sites":3', '"sites":null')]), "does not say its sites"),
             (own(lambda own: own[1:]), "line 1: a decision outside of a run, whose first line, .*, is missing: without it nothing can be read"),
             (own(lambda own: own[:1] + [own[0].replace('"sites":3', '"sites":4')] + own[1:]), "line 2: a second run"),
+            (own(lambda own: own[:2] + ["{\n", own[0].replace('"sites":3', '"sites":4')] + own[2:]), "line 4: a second run"),
+            (own(lambda own: own[:2] + ["{\n", "x" * (16 << 20) + "\n"] + own[2:]), r"line 4: 16777217 bytes; .*\(sed 4d\)"),
             (own(lambda own: own + own[:1]), "a second run begins; a log is of one: make that line the first of a file of its own"),
             (own(lambda own: own[:2] + own[1:]), "line 3: step 20 comes after step 20: it is of another run, or there twice; a copy without that line .sed 3d. can be read"),
             (own(lambda own: own + own[-1:]), "an end outside of a run, behind its last line: remove what does not belong"),
