@@ -175,7 +175,8 @@ static int args_set_size(const struct args_usage *u, const struct args_option *o
 	double number;
 	char *end;
 
-	if (args_read_real(text, &end, &number) < 0 || args_unit_bytes(end) == 0)
+	if (args_read_real(text, &end, &number) < 0 || args_unit_bytes(end) == 0 ||
+		!isfinite(number * (double)args_unit_bytes(end)))
 		return args_wrong(u,
 			"--%s %s: allowed are bytes, like 1500000, 1.5MB or 64KiB, with units up to TB and TiB",
 			o->name, text);

@@ -355,6 +355,7 @@ def advise_wrong_words():
                        ([*given, "--thetas", "1,2", "--theta", "3"], "none of the thetas"), ([*given, "--thetas", "1,1"], "twice"),
                        ([*given, "--thetas", "1", "--sigma", "2"], "from 0 to 1"),
                        ([*given, "--thetas", "2,5", "--policy", "scout+"], "a grid of local begins with 1"),
+                       ([*given, "--thetas", "1", "--policy", "scout+", "--worth", "1e308TB"], "--worth 1e308TB: allowed are bytes"),
                        ([*given, "--thetas", "1", "--policy", "scout+", "--gain", "0"], "a number above 0"), ([*given, "--thetas", "5,1"], "of local the smallest: 1,5"), ([*given, "--thetas", "1", "--sites", "0"], "allowed is 1 to")):
         holds(phub("advise", *words, status=2)[1], why)
 
