@@ -53,8 +53,9 @@ static struct table_word table_association(const struct table *t)
 	return w;
 }
 
-/* Of "local; momentum=0.9; clip=1" the value of the piece of this number, and its name; "none": there is none. */
-static struct table_word table_site(const struct table *t, unsigned which, struct table_word *name)
+/* Of "local; momentum=0.9; clip=1" the value of the piece of this number, and its name. False: there is none, and in
+ * words that is "none". */
+static bool table_site(const struct table *t, unsigned which, struct table_word *name, struct table_word *value)
 {
 	const char *at = t->sites, *equals;
 	int length;
@@ -63,13 +64,16 @@ static struct table_word table_site(const struct table *t, unsigned which, struc
 		at = strstr(at, "; ");
 		at = at ? at + 2 : NULL;
 	}
+	*name = table_text("an option");
+	*value = table_text("none");
 	if (!at || !*at)
-		return table_text("none");
+		return false;
 	length = (int)strcspn(at, ";");
 	equals = memchr(at, '=', (size_t)length);
-	if (equals && name)
-		snprintf(name->text, sizeof(name->text), "%.*s", (int)(equals - at), at);
-	return equals ? table_part(equals + 1, length - (int)(equals + 1 - at)) : table_part(at, length);
+	if (equals)
+		*name = table_part(at, (int)(equals - at));
+	*value = equals ? table_part(equals + 1, length - (int)(equals + 1 - at)) : table_part(at, length);
+	return true;
 }
 
 enum { TABLE_OPTION_SITES = 16, TABLE_OPTIONS };
@@ -78,6 +82,7 @@ enum { TABLE_OPTION_SITES = 16, TABLE_OPTIONS };
 static void table_options(const struct table *t, struct table_word out[TABLE_OPTIONS])
 {
 	const struct spec *s = &t->spec;
+	struct table_word name;
 
 	out[0] = table_text(spec_optimizer_name(s->optimizer));
 	out[1] = table_text(s->mean ? "mean" : "sum");
@@ -95,7 +100,7 @@ static void table_options(const struct table *t, struct table_word out[TABLE_OPT
 	out[13] = table_text(s->encrypt ? "true" : "false");
 	out[14] = table_association(t);
 	out[15] = table_text(t->here ? "true" : "false");
-	out[TABLE_OPTION_SITES] = table_site(t, 0, NULL);
+	table_site(t, 0, &name, &out[TABLE_OPTION_SITES]);
 }
 
 /* What it is to a checkpoint: the chunks on disk depend on it, or a job that goes on from there may change it. */
@@ -134,19 +139,27 @@ static int table_option_error(const struct table_pair *p, const char *name, cons
 	return err_set(e, -EBADMSG, "%s differs: %s says %s, %s says %s", name, p->who_a, a, p->who_b, b);
 }
 
-/* Options of sites behind the algorithm, which is the same: so they are the same in number and names. Of the next one
- * from `which` on that differs what both say; false: none does. */
+/* Options of sites behind the algorithm, which is the same: so are their number and names, of one release. Of the next
+ * one from `which` on that differs what both say; false: none does. */
 static bool table_sites_differ(const struct table_pair *p, unsigned *which, struct table_word *name,
 	struct table_word *a, struct table_word *b)
 {
 	for (;; (*which)++) {
-		*name = table_text("an option");
-		*a = table_site(p->a, *which, name);
-		*b = table_site(p->b, *which, name);
-		if (strcmp(a->text, b->text) != 0)
-			return true;
-		if (strcmp(a->text, "none") == 0)
+		struct table_word name_b;
+		const bool in_a = table_site(p->a, *which, name, a), in_b = table_site(p->b, *which, &name_b, b);
+
+		if (!in_a && !in_b)
 			return false;
+		if (in_a && in_b && strcmp(name->text, name_b.text) != 0) {
+			*a = *name;
+			*b = name_b;
+			*name = table_text("an option");
+			return true;
+		}
+		if (in_a != in_b || strcmp(a->text, b->text) != 0) {
+			*name = in_a ? *name : name_b;
+			return true;
+		}
 	}
 }
 

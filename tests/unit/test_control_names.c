@@ -217,6 +217,11 @@ static void test_sites_differ(void **state)
 			"momentum of sites was .9 and is 0"},
 		{"bsp; clip=0; momentum=.9", "bsp; clip=1", "clip of sites differs: rank 0 says 0, rank 1 says 1",
 			"clip of sites was 0 and is 1, momentum of sites was .9 and is none"},
+		{"bsp; clip=none; momentum=.9", "bsp; clip=none; momentum=0",
+			"momentum of sites differs: rank 0 says .9, rank 1 says 0",
+			"momentum of sites was .9 and is 0"},
+		{"bsp; clip=1", "bsp; decay=1", "an option of sites differs: rank 0 says clip, rank 1 says decay",
+			"an option of sites was clip and is decay"},
 		{"bsp; =; ;;x; none=none;", "bsp; =; ;;x; none=none;", "", ""},
 	};
 
