@@ -92,7 +92,8 @@ struct table_changes {
  * Can a job go on from what a checkpoint says of it? All that the bytes on disk depend on must be equal: keys with
  * their elements, types and groups, chunks, optimizer, and whether each push is a step (ssp, async) or each round
  * (bsp). The rest may differ, and then the job's counts: hyper-parameters, world, quorum, what becomes of lost workers,
- * how sums are made and sealed. 0, or -EBADMSG with the first that must not, and both values, in `e`.
+ * how sums are made and sealed; what sites do, where the checkpoint says it. 0, or -EBADMSG with the first that must
+ * not, and both values, in `e`.
  */
 int table_continues(const struct table *then, const struct table *now, struct table_changes *changes, struct err *e);
 

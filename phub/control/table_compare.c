@@ -314,7 +314,8 @@ int table_continues(const struct table *then, const struct table *now, struct ta
 	const struct table_pair p = {.a = then, .b = now, .who_a = "the checkpoint", .who_b = "this job"};
 	struct table_word a[TABLE_OPTIONS], b[TABLE_OPTIONS], name;
 	char what[48];
-	bool stepwise = spec_stepwise(&then->spec) == spec_stepwise(&now->spec);
+	const bool stepwise = spec_stepwise(&then->spec) == spec_stepwise(&now->spec);
+	const bool sites = then->sites[0]; /* else it was not said: by an older release, or over an older box */
 
 	*changes = (struct table_changes){0};
 	table_options(then, a);
@@ -322,13 +323,14 @@ int table_continues(const struct table *then, const struct table *now, struct ta
 	for (int i = 0; i < TABLE_OPTIONS; i++) {
 		const struct table_option *o = &table_option[i];
 
-		if (strcmp(a[i].text, b[i].text) == 0 || o->kept == OPTION_UNTOLD)
+		if (strcmp(a[i].text, b[i].text) == 0 || o->kept == OPTION_UNTOLD ||
+			(i == TABLE_OPTION_SITES && !sites))
 			continue;
 		if (o->kept == OPTION_MUST || (o->kept == OPTION_STEPWISE && !stepwise))
 			return table_option_error(&p, o->name, a[i].text, b[i].text, e);
 		table_add_change(changes, o->name, a[i].text, b[i].text);
 	}
-	for (unsigned which = 1; strcmp(a[TABLE_OPTION_SITES].text, b[TABLE_OPTION_SITES].text) == 0 &&
+	for (unsigned which = 1; sites && strcmp(a[TABLE_OPTION_SITES].text, b[TABLE_OPTION_SITES].text) == 0 &&
 				 table_sites_differ(&p, &which, &name, &a[0], &b[0]);
 		which++) {
 		snprintf(what, sizeof(what), "%s of sites", name.text);

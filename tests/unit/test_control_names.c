@@ -212,6 +212,7 @@ static void test_sites_differ(void **state)
 		{"local with a scout; clip=0", "",
 			"algorithm of sites differs: rank 0 says local with a scout, rank 1 says none",
 			"algorithm of sites was local with a scout and is none"},
+		{"", "local; clip=1", "algorithm of sites differs: rank 0 says none, rank 1 says local", ""},
 		{"bsp; clip=0; momentum=.9", "bsp; clip=0; momentum=0",
 			"momentum of sites differs: rank 0 says .9, rank 1 says 0",
 			"momentum of sites was .9 and is 0"},
