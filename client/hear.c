@@ -321,6 +321,11 @@ static void hear_ranks(uint64_t *bits, const uint32_t *ranks, size_t count, bool
 	}
 }
 
+static bool hear_has(const uint64_t *bits, uint32_t rank)
+{
+	return rank < WIRE_WORLD_MAX && bits[rank / 64] >> rank % 64 & 1;
+}
+
 /* In place of an earlier one, or of that of who was lost long ago. */
 static void hear_why(struct client_gone *gone, uint32_t rank, const char *text)
 {
@@ -345,7 +350,8 @@ static void hear_members(struct client_session *s, const Phub__Members *m)
 	hear_ranks(gone->left, m->lost, m->n_lost, false);
 	hear_ranks(gone->left, m->left, m->n_left, true);
 	for (size_t i = 0; i < m->n_lost; i++)
-		hear_why(gone, m->lost[i], i < m->n_why && m->why[i] < m->n_whys ? m->whys[m->why[i]] : "");
+		if (hear_has(gone->lost, m->lost[i])) /* else it has left, or cannot be */
+			hear_why(gone, m->lost[i], i < m->n_why && m->why[i] < m->n_whys ? m->whys[m->why[i]] : "");
 }
 
 /* The key of an encrypted job's results. False: the session is over. */

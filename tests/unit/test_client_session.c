@@ -570,13 +570,11 @@ static void who_went(void **state)
 	rig_run(&r, 10 * MS);
 	assert_int_equal(api_take_fate(r.workers[0], 1, why), API_LEFT);
 	assert_int_equal(api_take_fate(r.workers[0], 3, why), API_LEFT);
-	members.whys = whys; /* one after the other, and none asks in between */
+	members.whys = &whys[1]; /* one after the other, and none asks in between */
 	members.why = first;
 	members.n_whys = members.n_why = 1;
-	for (members.n_left = 0; one[0] <= 2; one[0]++) {
-		whys[0] = one[0] == 1 ? silent : broken;
+	for (members.n_left = 0; one[0] <= 2; whys[1] = broken, one[0]++)
 		fake_box_say(&r.box, 0, &control);
-	}
 	rig_run(&r, 10 * MS);
 	assert_int_equal(api_take_fate(r.workers[0], 1, why), API_LOST);
 	assert_string_equal(why, "it was?silent");
@@ -585,12 +583,14 @@ static void who_went(void **state)
 	for (uint32_t i = 0; i < 2 * SESSION_WHYS; i++)
 		many[i] = i;
 	members.lost = many;
+	members.left = &many[SESSION_WHYS + 3]; /* who left takes no room */
+	members.n_left = SESSION_WHYS - 3;
 	members.n_lost = members.n_why = 2 * SESSION_WHYS;
 	fake_box_say(&r.box, 0, &control);
 	rig_run(&r, 10 * MS);
 	for (uint32_t i = 0; i < 2 * SESSION_WHYS; i++) {
-		assert_int_equal(api_take_fate(r.workers[0], i, why), API_LOST);
-		assert_string_equal(why, i < SESSION_WHYS ? "" : "it broke"); /* as many as there is room for */
+		assert_int_equal(api_take_fate(r.workers[0], i, why), i < SESSION_WHYS + 3 ? API_LOST : API_LEFT);
+		assert_string_equal(why, i < 3 || i >= SESSION_WHYS + 3 ? "" : "it broke"); /* others have no room */
 	}
 	rig_close(&r);
 }
