@@ -316,7 +316,8 @@ PHUB_API int phub_site_open(phub_t *p, const struct phub_site_options *options, 
  * Names the next tensor: `elements` weights, which are the caller's, stay where they are, and are written only by the
  * calls below. What is not `trained` has no gradients (what is frozen; running statistics, which the model writes):
  * PHUB_SITE_LOCAL averages it, with the others it stays at its site. Returns its index: 0, 1, ... Errors are
- * phub_key()'s; -EINVAL: there is a site within, whose tensors it has.
+ * phub_key()'s; -EINVAL: there is a site within, whose tensors it has; -EBUSY: it comes after phub_site_start() or
+ * phub_site_load(), also one that was refused.
  */
 PHUB_API int phub_site_tensor(phub_site_t *site, const char *name, float *weights, uint32_t elements, bool trained);
 
@@ -378,8 +379,8 @@ PHUB_API int phub_site_resume(phub_site_t *site, int timeout_ms);
  * A checkpoint, between two steps, also in the middle of an interval: all of the site that its weights do not tell,
  * which are the caller's to save beside it. That is its momentum, what it has not said yet, the last common weights,
  * the outer optimizer's state, where it is in the run and its window, theta, its scout, and what was counted. Returns
- * how many bytes that is; out NULL: only that. -ENOSPC: `bytes` are fewer; -EBUSY, and the session's end, as
- * phub_site_step().
+ * how many bytes that is; out NULL: only that. -ENOSPC: `bytes` are fewer; -EINVAL: phub_site_start() has not been
+ * completed; -EBUSY, and the session's end, as phub_site_step().
  */
 PHUB_API int64_t phub_site_save(phub_site_t *site, void *out, size_t bytes);
 
@@ -400,7 +401,8 @@ PHUB_API int64_t phub_site_save(phub_site_t *site, void *out, size_t bytes);
  * sites, or by none.
  *
  * -EBADMSG: not whole, of another version, or saved with other weights; -EINVAL: of another rank, number of sites,
- * model, or other options, which the text names; and the site is as it was. -EBUSY: it was started.
+ * model, or other options, which the text names, NULL, or no tensors; and the site is as it was, but that its tensors
+ * are named. -EBUSY: it was started; -ENOMEM.
  */
 PHUB_API int phub_site_load(phub_site_t *site, const void *in, size_t bytes);
 

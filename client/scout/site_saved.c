@@ -226,7 +226,7 @@ static void saved_present(struct saved_cursor *c, struct phub_site *s)
 
 	for (uint32_t rank = 0; rank < s->world; rank++) {
 		const bool here = !c->in && at < s->present.count && s->present.ranks[at] == rank;
-		uint64_t word = here ? s->present.samples[at] + 1 : 0;
+		uint64_t word = here ? s->present.samples[at] + (s->present.samples[at] < UINT64_MAX) : 0;
 
 		SAVED(c, word);
 		if (c->in && word > 0) {
@@ -235,7 +235,8 @@ static void saved_present(struct saved_cursor *c, struct phub_site *s)
 		}
 		at += word > 0;
 	}
-	s->present.count = at;
+	if (c->in)
+		s->present.count = at;
 }
 
 static void saved_window(struct saved_cursor *c, struct window *w)

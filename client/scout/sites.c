@@ -187,8 +187,8 @@ int phub_site_tensor(phub_site_t *s, const char *name, float *weights, uint32_t 
 	if (!s || !weights)
 		return err_set(e, -EINVAL, "phub_site_tensor() needs a site, and weights");
 	if (s->named)
-		return err_set(
-			e, -EBUSY, "%s: tensor '%.100s' comes after phub_site_start()", sites_who(s), name ? name : "");
+		return err_set(e, -EBUSY, "%s: tensor '%.100s' comes after phub_site_start() or phub_site_load()",
+			sites_who(s), name ? name : "");
 	if (s->within || s->orphan)
 		return err_set(e, -EINVAL, "%s: its tensors are those of the site within it; leave '%.100s' away",
 			sites_who(s), name ? name : "");

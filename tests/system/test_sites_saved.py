@@ -156,7 +156,7 @@ def refused():
             check(site.wait() == 1, f"{why}: it was taken")
             holds(site.err.text(), why)
         chance = random.Random(3)
-        damaged = [(whole[:5200 + chance.randrange(len(whole) - 5200)], "") for _ in range(3)] + [(whole + b"more", "not whole")]
+        damaged = [(whole[:5200 + chance.randrange(len(whole) - 5200)], "no state of a site|not whole") for _ in range(3)] + [(whole + b"more", "not whole")]
         for _ in range(12):
             at = 5200 + chance.randrange(len(whole) - 5200)
             damaged.append((whole[:at] + bytes([whole[at] ^ 1 << chance.randrange(8)]) + whole[at + 1:], "state"))

@@ -35,6 +35,8 @@ def trained(rank, url, name, folder, save=None, go_on=False):
         options["evaluate"] = phub.torch.classification(*data)
     site = phub.torch.Site(net, url, rank=rank, world=WORLD, reproducible=True, state=saved["site"] if rank else None, start=rank > 0, **options)
     if rank == 0:  # the other way to say it
+        with raises(ValueError, "has not started"):
+            site.state_dict()
         if go_on:
             site.load_state_dict(saved["site"])
         site.start()
@@ -150,6 +152,8 @@ def by_hand(rank, box):
             if begin:
                 with raises(phub.Error, "no state of a site"):
                     site.load(b"nothing")
+                with raises(phub.Error, "tensor 'late' comes after phub_site_start() or phub_site_load()"):
+                    site.tensor("late", weights.ctypes.data, 50)
                 weights[0] += 1
                 with raises(phub.Error, "the weights of tensor 'w' are not those"):
                     site.load(kept[1])

@@ -311,10 +311,51 @@ static void test_with_a_site_within_all_load(void **state)
 	rig_fini(&r);
 }
 
+static const struct key saved_key = {.name = "weight"};
+
+static void rig_saves(struct rig *r)
+{
+	struct err e;
+
+	rig_init(r);
+	r->phub.forked = true;
+	r->phub.keyring.keys = (struct key *)&saved_key;
+	r->phub.env.now = no_time;
+	assert_int_equal(unsound_init(&r->site, &e), 0);
+}
+
+/* Whatever number of samples a site says it has, it is there; and saving changes nothing. */
+static void test_who_was_there_is_saved(void **state)
+{
+	uint64_t bytes;
+	uint8_t *saved;
+	struct err e;
+	struct rig r;
+
+	(void)state;
+	rig_saves(&r);
+	r.site.present.count = 2;
+	r.site.present.ranks[1] = 1;
+	r.site.present.samples[0] = UINT64_MAX;
+	r.site.present.samples[1] = 3;
+	bytes = site_saved_bytes(&r.site);
+	saved = malloc(bytes);
+	assert_non_null(saved);
+	site_saved_write(&r.site, saved);
+	assert_int_equal(r.site.present.count, 2);
+	r.site.present.count = 0;
+	assert_int_equal(site_saved_read(&r.site, saved, bytes, &e), 0);
+	assert_int_equal(r.site.present.count, 2);
+	assert_int_equal(r.site.present.ranks[0], 0);
+	assert_int_equal(r.site.present.samples[1], 3);
+	free(saved);
+	unsound_fini(&r.site);
+	rig_fini(&r);
+}
+
 /* A state that is sealed, but ends before what it says of tensors: nothing behind it is read. */
 static void test_a_state_without_its_tensors(void **state)
 {
-	struct key key = {.name = "weight"};
 	uint64_t bytes;
 	uint8_t *saved;
 	uint32_t crc;
@@ -322,11 +363,7 @@ static void test_a_state_without_its_tensors(void **state)
 	struct rig r;
 
 	(void)state;
-	rig_init(&r);
-	r.phub.forked = true;
-	r.phub.keyring.keys = &key;
-	r.phub.env.now = no_time;
-	assert_int_equal(unsound_init(&r.site, &e), 0);
+	rig_saves(&r);
 	bytes = site_saved_bytes(&r.site);
 	saved = malloc(bytes);
 	assert_non_null(saved);
@@ -457,6 +494,7 @@ int main(void)
 		cmocka_unit_test(test_losses_are_said_once),
 		cmocka_unit_test(test_all_are_told_of_other_options),
 		cmocka_unit_test(test_with_a_site_within_all_load),
+		cmocka_unit_test(test_who_was_there_is_saved),
 		cmocka_unit_test(test_a_state_without_its_tensors),
 		cmocka_unit_test(test_who_goes_on_with_the_log_loses_nothing),
 		cmocka_unit_test(test_a_log_that_cannot_go_on_leaves_nothing),

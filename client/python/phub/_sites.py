@@ -38,7 +38,7 @@ def classification(inputs: torch.Tensor, labels: torch.Tensor, count: int = 400)
 def _bytes(state: Mapping[str, torch.Tensor], name: str) -> bytes:
     if name not in state:
         raise ValueError(f"the state has no {name!r}: it is not state_dict()'s, or that of a site with others, or none, within")
-    return bytes(state[name].contiguous().numpy())
+    return bytes(state[name].cpu().contiguous().numpy())
 
 
 class Site:
@@ -137,6 +137,8 @@ class Site:
 
     def state_dict(self) -> Dict[str, torch.Tensor]:
         """Between two steps: all of this site but the model, as bytes that torch.save() takes."""
+        if self._begin is not None:
+            raise ValueError("this site has not started: there is nothing to save")
         sites = {"site": self._site, "inner": self.inner}
         return {name: torch.frombuffer(bytearray(site.save()), dtype=torch.uint8) for name, site in sites.items() if site is not None}
 
