@@ -210,21 +210,31 @@ static void advise_listen_to_rates(struct advise *a)
 		a->rate = advise_middle(rates, count);
 }
 
+static bool advise_weighs(const struct advise *a, unsigned site, bool all)
+{
+	return a->weights[site] > 0 && (all || advise_moved(&a->sites[site]));
+}
+
 /* One by how many sites the mean is of, as they weigh: of `sites`, or of all for 0. Who is late weighs what it did, or
  * one heavy site that is would look like other sites. Who is not known, as where the mean is of fewer than have ever
  * said a weight, is like those that are. */
 static double advise_squares(const struct advise *a, double sites)
 {
-	double weights[ADVISE_SITES_MAX], sum = 0, squares = 0;
+	double sum = 0, squares = 0;
 	unsigned known = 0, count = 0;
+	bool all;
 
 	for (unsigned k = 0; k < a->options->sites; k++)
 		known += a->weights[k] > 0;
+	all = sites == 0 || sites >= known;
 	for (unsigned k = 0; k < a->options->sites; k++)
-		if (a->weights[k] > 0 && (sites == 0 || sites >= known || advise_moved(&a->sites[k])))
-			sum += weights[count++] = a->weights[k];
-	for (unsigned i = 0; i < count; i++)
-		squares += weights[i] / sum * (weights[i] / sum);
+		if (advise_weighs(a, k, all)) {
+			sum += a->weights[k];
+			count++;
+		}
+	for (unsigned k = 0; k < a->options->sites; k++)
+		if (advise_weighs(a, k, all))
+			squares += a->weights[k] / sum * (a->weights[k] / sum);
 	return fmin(squares * count / (sites > 0 ? sites : (double)a->options->sites), 1);
 }
 
