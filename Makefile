@@ -541,7 +541,7 @@ study-torch: deps-bench ## its main cells by PyTorch processes at a box, beside 
 	@$(MAKE) --no-print-directory all $(SKEW_STUDY)
 	@$(STUDY) --torch
 
-study-full: deps-bench ## all of its cells, seeds 1 to 10: days; what was run is not run again
+study-full: deps-bench ## all of its cells, seeds 1 to 10: hours; what was run is not run again
 	@$(MAKE) --no-print-directory $(SKEW_STUDY)
 	@$(STUDY) --full
 

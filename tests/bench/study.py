@@ -4,7 +4,7 @@
 FAIL for each, and what controllers save beside the best fixed theta and beside others' rules (tests/bench/skew_rivals.h).
 
 Usage: study.py             the quick grid: one theta of each rival; one seed, three where a line hangs on few points
-       study.py --full      K = 2, 5, 10, every skew, norm and Dirichlet, seeds 1 to 10: days
+       study.py --full      K = 2, 5, 10, every skew, norm and Dirichlet, seeds 1 to 10: hours (8,870 runs)
        study.py --torch     the main cells by PyTorch processes at a box (study_torch.py), beside the same in one process; seed 1
        --lines R1,R6        only these lines, and the cells that they need
        --seeds A-B          these instead
@@ -214,7 +214,7 @@ def jobs(text):
 
 def arguments(words):
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n", 1)[0])
-    parser.add_argument("--full", action="store_true", help="days")
+    parser.add_argument("--full", action="store_true", help="all cells and seeds: 8,870 runs, hours")
     parser.add_argument("--torch", action="store_true", help="the main cells by PyTorch processes at a box, too")
     parser.add_argument("--lines", help=f"of {', '.join(LINES)}; --on valid {', '.join(CHOICE)}, too")
     parser.add_argument("--seeds", type=numbers, metavar="A[-B]")
