@@ -34,6 +34,20 @@ static void scout_turn(struct scout *s, double pull, struct scout_decision *d)
 	assert_int_equal(scout_observe(s, reports, SITES, d), 0);
 }
 
+/* scout+ over local SGD. */
+static struct scout_config of_local(void)
+{
+	struct scout_config c;
+
+	scout_defaults(&c);
+	c.policy = SCOUT_PLUS;
+	memcpy(c.thetas, grid, sizeof(grid));
+	c.theta_count = THETAS;
+	c.model_bytes = MODEL;
+	assert_int_equal(plus_needs(&c.plus, SITE_LOCAL, grid, THETAS), 0);
+	return c;
+}
+
 static void test_scout(void **state)
 {
 	struct scout_config c;
@@ -41,13 +55,8 @@ static void test_scout(void **state)
 	struct err e;
 
 	(void)state;
-	scout_defaults(&c);
-	c.policy = SCOUT_PLUS;
-	memcpy(c.thetas, grid, sizeof(grid));
-	c.theta_count = THETAS;
+	c = of_local();
 	c.first = 3;
-	c.model_bytes = MODEL;
-	assert_int_equal(plus_needs(&c.plus, SITE_LOCAL, grid, THETAS), 0);
 	assert_int_equal(scout_init(&one, &c, &e), 0);
 	assert_true(scout_theta(&one) == 1);
 	for (unsigned i = 0; i < 60; i++) {
@@ -161,19 +170,13 @@ static void test_says_all(void **state)
 /* Evidence that the mean model is hopeless is kept, too, and reasons have it; a state that is none is not taken. */
 static void test_says_doubt(void **state)
 {
-	struct scout_config c;
+	struct scout_config c = of_local();
 	struct scout one, twin;
 	uint8_t saved[SCOUT_SAVED_BYTES];
 	unsigned doubts = 0, told = 0;
 	struct err e;
 
 	(void)state;
-	scout_defaults(&c);
-	c.policy = SCOUT_PLUS;
-	memcpy(c.thetas, grid, sizeof(grid));
-	c.theta_count = THETAS;
-	c.model_bytes = MODEL;
-	assert_int_equal(plus_needs(&c.plus, SITE_LOCAL, grid, THETAS), 0);
 	assert_int_equal(scout_init(&one, &c, &e), 0);
 	for (unsigned i = 0; i < 60 && told < 12; i++) {
 		struct scout_report reports[SITES];
@@ -217,17 +220,11 @@ static void test_samples_of_who_trains(void **state)
 {
 	struct scout_report reports[SITES] = {{0}};
 	struct scout_decision d;
-	struct scout_config c;
+	struct scout_config c = of_local();
 	struct scout scout;
 	struct err e;
 
 	(void)state;
-	scout_defaults(&c);
-	c.policy = SCOUT_PLUS;
-	memcpy(c.thetas, grid, sizeof(grid));
-	c.theta_count = THETAS;
-	c.model_bytes = MODEL;
-	assert_int_equal(plus_needs(&c.plus, SITE_LOCAL, grid, THETAS), 0);
 	assert_int_equal(scout_init(&scout, &c, &e), 0);
 	for (unsigned k = 0; k < 2; k++)
 		reports[k] =
@@ -247,17 +244,11 @@ static void test_mean_of_nothing(void **state)
 {
 	struct scout_report reports[SITES] = {{0}};
 	struct scout_decision d;
-	struct scout_config c;
+	struct scout_config c = of_local();
 	struct scout scout;
 	struct err e;
 
 	(void)state;
-	scout_defaults(&c);
-	c.policy = SCOUT_PLUS;
-	memcpy(c.thetas, grid, sizeof(grid));
-	c.theta_count = THETAS;
-	c.model_bytes = MODEL;
-	assert_int_equal(plus_needs(&c.plus, SITE_LOCAL, grid, THETAS), 0);
 	assert_int_equal(scout_init(&scout, &c, &e), 0);
 	for (unsigned window = 0; window < 20; window++) {
 		for (unsigned k = 0; k < SITES; k++)
@@ -275,17 +266,11 @@ static void test_before_and_after(void **state)
 {
 	struct scout_report reports[SITES];
 	struct scout_decision d;
-	struct scout_config c;
+	struct scout_config c = of_local();
 	struct scout scout;
 	struct err e;
 
 	(void)state;
-	scout_defaults(&c);
-	c.policy = SCOUT_PLUS;
-	memcpy(c.thetas, grid, sizeof(grid));
-	c.theta_count = THETAS;
-	c.model_bytes = MODEL;
-	assert_int_equal(plus_needs(&c.plus, SITE_LOCAL, grid, THETAS), 0);
 	assert_int_equal(scout_init(&scout, &c, &e), 0);
 	for (unsigned window = 0; window < 2; window++) {
 		for (unsigned k = 0; k < SITES; k++)
@@ -308,18 +293,12 @@ static void test_says_no_statistics(void **state)
 {
 	struct scout_report reports[SITES];
 	struct scout_decision d;
-	struct scout_config c;
+	struct scout_config c = of_local();
 	struct scout scout;
 	unsigned told = 0;
 	struct err e;
 
 	(void)state;
-	scout_defaults(&c);
-	c.policy = SCOUT_PLUS;
-	memcpy(c.thetas, grid, sizeof(grid));
-	c.theta_count = THETAS;
-	c.model_bytes = MODEL;
-	assert_int_equal(plus_needs(&c.plus, SITE_LOCAL, grid, THETAS), 0);
 	c.plus.statistics = false;
 	assert_int_equal(scout_init(&scout, &c, &e), 0);
 	for (unsigned i = 0; i < 60; i++) {
@@ -342,17 +321,11 @@ static void test_says_no_statistics(void **state)
 /* Trials where sites talked at each step are known a window later, when they may talk less: the first alarm says so. */
 static void test_doubts_later(void **state)
 {
-	struct scout_config c;
+	struct scout_config c = of_local();
 	unsigned later = 0;
 	struct err e;
 
 	(void)state;
-	scout_defaults(&c);
-	c.policy = SCOUT_PLUS;
-	memcpy(c.thetas, grid, sizeof(grid));
-	c.theta_count = THETAS;
-	c.model_bytes = MODEL;
-	assert_int_equal(plus_needs(&c.plus, SITE_LOCAL, grid, THETAS), 0);
 	for (unsigned hundredths = 55; hundredths < 100; hundredths++) {
 		struct scout_decision d = {.reason = ""};
 		struct scout s;
