@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Gradients and results in memory of a GPU, with a stand-in for CUDA's driver (cuda_stand_in.h).
+ * Gradients and results in memory of a GPU, with a stand-in for CUDA's driver (cuda_stand_in.h), or with that of this
+ * machine: `PHUB_TEST_CUDA=libcuda.so.1 test_exchange shm` runs these cases alone, on its first GPU.
  *
- * What this shows: libphub itself never touches such memory, sends no payload and ends no round before the copy's event
- * is done, pins what is copied, gives all back, and says what fails. What it cannot show: that a real driver takes the
- * calls as they are made here, that data is right on a real GPU, how fast any of it is, and anything about
- * a NIC that reads a GPU's memory by dma-buf. None of that was tried.
+ * What the stand-in shows: libphub itself never touches such memory, sends no payload and ends no round before the
+ * copy's event is done, pins what is copied, gives all back, and says what fails. A real driver has no knobs: with one,
+ * cases that turn them are skipped, and what is left shows that it takes the calls as they are made, and that data is
+ * right. Neither says how fast any of it is, or anything about a NIC that reads a GPU's memory by dma-buf.
  */
 #include "tests/suite/exchange_cases.h"
 #include "tests/suite/exchange_rig.h"
@@ -23,32 +24,137 @@
 
 enum { LARGE = 300000, SMALL = 100, KEYS = 5, ROUNDS = 3, PATIENCE = 3 };
 
+/* Of a real driver: knobs that nobody looks at, but for `pool`, which says where memory is taken from. */
+static struct cuda_stand_in no_knobs;
 static struct cuda_stand_in *cuda;
-static cuda_alloc *device_alloc;
-static cuda_free *device_free;
-static cuda_alias *device_alias;
+static cuda_alias *device_alias; /* NULL: a real driver */
 
-/* Beside this program. */
-static void device_load(void)
+/* What the cases call themselves: of any driver, then of a real one alone. */
+static struct {
+	int (*context_retain)(void **context, int device);
+	int (*context_release)(int device);
+	int (*context_push)(void *context);
+	int (*context_pop)(void **context);
+	cuda_alloc *alloc;
+	cuda_free *free;
+	int (*init)(unsigned flags);
+	int (*context_synchronize)(void);
+	int (*alloc_async)(void **device, size_t bytes, void *stream);
+	int (*host_alloc)(void **host, size_t bytes);
+	int (*host_free)(void *host);
+	int (*to_device)(void *to, const void *from, size_t bytes);
+	int (*to_host)(void *to, const void *from, size_t bytes);
+} driver;
+
+static const struct {
+	void *at;
+	const char *name;
+	bool real;
+} driver_names[] = {
+	{&driver.context_retain, "cuDevicePrimaryCtxRetain", false},
+	{&driver.context_release, "cuDevicePrimaryCtxRelease_v2", false},
+	{&driver.context_push, "cuCtxPushCurrent_v2", false},
+	{&driver.context_pop, "cuCtxPopCurrent_v2", false},
+	{&driver.alloc, "cuMemAlloc_v2", false},
+	{&driver.free, "cuMemFree_v2", false},
+	{&driver.init, "cuInit", true},
+	{&driver.context_synchronize, "cuCtxSynchronize", true},
+	{&driver.alloc_async, "cuMemAllocAsync", true},
+	{&driver.host_alloc, "cuMemAllocHost_v2", true},
+	{&driver.host_free, "cuMemFreeHost", true},
+	{&driver.to_device, "cuMemcpyHtoD_v2", true},
+	{&driver.to_host, "cuMemcpyDtoH_v2", true},
+};
+
+static const char *device_real(void)
+{
+	return getenv("PHUB_TEST_CUDA");
+}
+
+/* The stand-in lies beside this program. */
+static void *device_open(void)
 {
 	char path[PATH_MAX];
 	ssize_t length = readlink("/proc/self/exe", path, sizeof(path) - 32);
-	void *library;
 
-	if (cuda)
-		return;
+	if (device_real())
+		return dlopen(device_real(), RTLD_NOW | RTLD_LOCAL);
 	assert_true(length > 0);
 	path[length] = 0;
 	*strrchr(path, '/') = 0;
 	strncat(path, "/libcuda.so.1", 31);
-	library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+	return dlopen(path, RTLD_NOW | RTLD_LOCAL);
+}
+
+static void device_load(void)
+{
+	void *library;
+
+	if (cuda)
+		return;
+	library = device_open();
 	if (!library)
 		fail_msg("%s", dlerror());
-	cuda = dlsym(library, "cuda_stand_in");
-	*(void **)&device_alloc = dlsym(library, "cuMemAlloc_v2");
-	*(void **)&device_free = dlsym(library, "cuMemFree_v2");
+	for (size_t i = 0; i < sizeof(driver_names) / sizeof(driver_names[0]); i++) {
+		void *symbol = dlsym(library, driver_names[i].name);
+
+		if (!symbol && (device_real() || !driver_names[i].real))
+			fail_msg("the driver has no %s", driver_names[i].name);
+		memcpy(driver_names[i].at, &symbol, sizeof(symbol));
+	}
+	if (device_real()) {
+		void *context;
+
+		assert_int_equal(driver.init(0), 0);
+		assert_int_equal(
+			driver.context_retain(&context, 0), 0); /* else it goes with the last case that holds it */
+		cuda = &no_knobs;
+		return;
+	}
 	*(void **)&device_alias = dlsym(library, "cuda_stand_in_alias");
-	assert_true(cuda && device_alloc && device_free && device_alias);
+	cuda = dlsym(library, "cuda_stand_in");
+	assert_true(cuda && device_alias);
+}
+
+/* Cases that turn knobs begin with it. */
+static void device_needs_knobs(void)
+{
+	device_load();
+	if (device_real()) {
+		print_message("skipped: a real driver has no knobs\n");
+		skip();
+	}
+}
+
+/* Of the driver's calls that cannot fail here, in any thread. */
+static void device_must(int rc, const char *call)
+{
+	if (rc == 0)
+		return;
+	fprintf(stderr, "%s: CUDA's error %d\n", call, rc);
+	abort();
+}
+
+#define DEVICE_MUST(call) device_must(call, #call)
+
+/* The device's primary context, for the calls in between. */
+static void *device_enter(void)
+{
+	void *context = NULL;
+
+	DEVICE_MUST(driver.context_retain(&context, 0));
+	DEVICE_MUST(driver.context_push(context));
+	return context;
+}
+
+/* Returns the context that was current. */
+static void *device_leave(void)
+{
+	void *context = NULL;
+
+	DEVICE_MUST(driver.context_pop(&context));
+	DEVICE_MUST(driver.context_release(0));
+	return context;
 }
 
 /* Every case begins with knobs of its own, and leaves nothing behind. */
@@ -57,12 +163,16 @@ static void device_run(struct stage *stage, unsigned world, unsigned queries, cr
 	unsigned before;
 
 	device_load();
+	if (device_real() && !stage->threads) {
+		print_message("skipped: a real device does not wait for virtual time\n");
+		skip();
+	}
 	before = cuda->copies;
 	cuda->queries = queries;
 	crew_run(stage, world, script, NULL);
 	cuda->fail = 0;
 	cuda->pool = 0;
-	assert_true(cuda->copies > before);
+	assert_true(device_real() || cuda->copies > before);
 	assert_int_equal(cuda->wrong, 0);
 	assert_int_equal(cuda->waiting, 0);
 	assert_int_equal(cuda->pins, 0);
@@ -76,25 +186,73 @@ static void device_run(struct stage *stage, unsigned world, unsigned queries, cr
 struct place {
 	float *at;   /* as libphub knows it */
 	float *here; /* as the test does */
+	size_t bytes;
+	bool mirrored; /* only the test knows what is here: see device_put() and device_get() */
 };
+
+static void *device_memory(size_t bytes)
+{
+	void *at = NULL;
+
+	if (!device_real()) {
+		DEVICE_MUST(driver.alloc(&at, bytes));
+		return at;
+	}
+	device_enter();
+	if (cuda->pool)
+		DEVICE_MUST(driver.alloc_async(&at, bytes, NULL));
+	else
+		DEVICE_MUST(driver.alloc(&at, bytes));
+	DEVICE_MUST(driver.context_synchronize());
+	device_leave();
+	return at;
+}
+
+static void device_free(void *at)
+{
+	if (device_real())
+		device_enter();
+	DEVICE_MUST(driver.free(at));
+	if (device_real())
+		device_leave();
+}
+
+/* What the test has written is on the device, for streams that wait for no other too. */
+static void device_put(struct place p)
+{
+	if (!p.mirrored)
+		return;
+	device_enter();
+	DEVICE_MUST(driver.to_device(p.at, p.here, p.bytes));
+	DEVICE_MUST(driver.context_synchronize());
+	device_leave();
+}
+
+/* What is on the device is what the test reads. */
+static void device_get(struct place p)
+{
+	if (!p.mirrored)
+		return;
+	device_enter();
+	DEVICE_MUST(driver.to_host(p.here, p.at, p.bytes));
+	device_leave();
+}
 
 static struct place device_take(struct member *me, bool on_device, unsigned elements)
 {
-	struct place p;
-	void *at = NULL;
+	struct place p = {.bytes = elements * sizeof(float), .mirrored = on_device && device_real()};
 
-	if (on_device)
-		EXPECT_RC(me, device_alloc(&at, elements * sizeof(float)), 0);
-	else
-		at = calloc(elements, sizeof(float));
-	EXPECT(me, at != NULL);
-	p.at = at;
-	p.here = on_device ? device_alias(at) : at;
+	p.at = on_device ? device_memory(p.bytes) : calloc(elements, sizeof(float));
+	p.here = p.mirrored ? calloc(elements, sizeof(float)) : on_device ? device_alias(p.at) : p.at;
+	EXPECT(me, p.at && p.here);
+	device_put(p);
 	return p;
 }
 
 static void device_give(bool on_device, struct place p)
 {
+	if (p.mirrored)
+		free(p.here);
 	if (on_device)
 		device_free(p.at);
 	else
@@ -110,10 +268,12 @@ static void device_fill(struct place p, unsigned elements, unsigned rank, unsign
 {
 	for (unsigned i = 0; i < elements; i++)
 		p.here[i] = device_value(rank, round, key, i);
+	device_put(p);
 }
 
 static bool device_sums(struct place p, unsigned elements, unsigned world, unsigned round, unsigned key)
 {
+	device_get(p);
 	for (unsigned i = 0; i < elements; i++)
 		if (p.here[i] != (float)(world * (world + 1) / 2) * device_value(0, round, key, i))
 			return false;
@@ -204,6 +364,93 @@ static void memory_of_no_context_uses_the_primary_one(void **state)
 	device_run(*state, 2, PATIENCE, rounds_script);
 }
 
+/* ---- contexts ---- */
+
+static void current_script(struct member *me)
+{
+	void *context = device_enter();
+
+	device_join(me);
+	device_start(me);
+	rounds_of_table(me);
+	member_leave(me);
+	EXPECT(me, device_leave() == context);
+}
+
+static void a_context_of_the_caller_stays_current(void **state)
+{
+	device_load();
+	device_run(*state, 2, PATIENCE, current_script);
+	cuda->pool = 1;
+	device_run(*state, 2, PATIENCE, current_script);
+}
+
+/* ---- bits ---- */
+
+static const unsigned bits_elements[] = {1, 3, 1023, 4096, 65537, 1000003};
+
+enum { BITS_SIZES = sizeof(bits_elements) / sizeof(bits_elements[0]), BITS_ROUNDS = 4 };
+
+/* Numbers of all magnitudes that rounding has work with. */
+static void bits_fill(struct place p, unsigned elements, unsigned seed)
+{
+	uint32_t x = 2463534242u + seed * 747796405u;
+
+	for (unsigned i = 0; i < elements; i++) {
+		uint32_t bits;
+
+		x ^= x << 13;
+		x ^= x >> 17;
+		x ^= x << 5;
+		bits = (x & 0x807fffffu) | (100u + (x >> 8) % 50u) << 23;
+		memcpy(&p.here[i], &bits, sizeof(bits));
+	}
+	device_put(p);
+}
+
+/* Each size goes twice, from memory of the device and of the host, in place. Sums of two have one order alone. */
+static void bits_script(struct member *me)
+{
+	struct place there[BITS_SIZES], host[BITS_SIZES];
+	char name[16];
+
+	device_join(me);
+	for (unsigned k = 0; k < 2 * BITS_SIZES; k++) {
+		snprintf(name, sizeof(name), "key%u", k);
+		EXPECT_RC(me, phub_key(me->phub, name, PHUB_F32, bits_elements[k / 2], 0, 0), (int)k);
+	}
+	EXPECT_RC(me, phub_start(me->phub, PHUB_TIMEOUT_DEFAULT), 0);
+	for (unsigned s = 0; s < BITS_SIZES; s++) {
+		there[s] = device_take(me, true, bits_elements[s]);
+		host[s] = device_take(me, false, bits_elements[s]);
+	}
+	for (unsigned round = 1; round <= BITS_ROUNDS; round++) {
+		for (unsigned s = 0; s < BITS_SIZES; s++) {
+			bits_fill(there[s], bits_elements[s], me->rank + 2 * round + 100 * s);
+			bits_fill(host[s], bits_elements[s], me->rank + 2 * round + 100 * s);
+			EXPECT_RC(me, phub_push_pull(me->phub, (int)(2 * s), there[s].at, there[s].at, 0), 0);
+			EXPECT_RC(me, phub_push_pull(me->phub, (int)(2 * s + 1), host[s].at, host[s].at, 0), 0);
+		}
+		EXPECT_RC(me, phub_wait(me->phub, PHUB_ALL, PHUB_TIMEOUT_DEFAULT), 0);
+		for (unsigned s = 0; s < BITS_SIZES; s++) {
+			device_get(there[s]);
+			EXPECT(me, memcmp(there[s].here, host[s].here, bits_elements[s] * sizeof(float)) == 0);
+		}
+	}
+	member_leave(me);
+	for (unsigned s = 0; s < BITS_SIZES; s++) {
+		device_give(true, there[s]);
+		device_give(false, host[s]);
+	}
+}
+
+static void sums_have_the_bits_of_those_of_host_memory(void **state)
+{
+	device_run(*state, 2, PATIENCE, bits_script);
+}
+
+/* ---- halves of rounds ---- */
+
 static void halves_script(struct member *me)
 {
 	struct place p;
@@ -214,13 +461,16 @@ static void halves_script(struct member *me)
 	device_fill(p, LARGE, 4, 9, 1);
 	if (me->rank != 1)
 		memset(p.here, 0, LARGE * sizeof(float));
+	device_put(p);
 	EXPECT_RC(me, phub_broadcast(me->phub, 1, p.at, 1), 0);
 	EXPECT_RC(me, phub_wait(me->phub, 1, PHUB_TIMEOUT_DEFAULT), 0);
+	device_get(p);
 	for (unsigned i = 0; i < LARGE; i++)
 		EXPECT(me, p.here[i] == device_value(4, 9, 1, i));
 	device_fill(p, LARGE, me->rank, 2, 0);
 	EXPECT_RC(me, phub_push(me->phub, 0, p.at, 0), 0);
-	EXPECT_RC(me, phub_test(me->phub, 0), 0); /* the copy was not asked for its end often enough */
+	if (!device_real())
+		EXPECT_RC(me, phub_test(me->phub, 0), 0); /* the copy was not asked for its end often enough */
 	EXPECT_RC(me, phub_wait(me->phub, 0, PHUB_TIMEOUT_DEFAULT), 0);
 	EXPECT_RC(me, phub_pull(me->phub, 0, p.at, PHUB_TIMEOUT_DEFAULT), 0);
 	EXPECT(me, device_sums(p, LARGE, me->world, 2, 0));
@@ -243,6 +493,7 @@ static void sparse_round(struct member *me, unsigned key, struct place src, stru
 
 	for (unsigned i = 0; i < elements; i++)
 		src.here[i] = i % SPARSE_EVERY ? 0 : device_value(me->rank, round, key, i);
+	device_put(src);
 	EXPECT_RC(me, phub_push_pull(me->phub, (int)key, src.at, dst.at, 0), 0);
 }
 
@@ -250,6 +501,7 @@ static void sparse_check(struct member *me, unsigned key, struct place dst, unsi
 {
 	unsigned elements = key ? SMALL : LARGE, sum = me->world * (me->world + 1) / 2;
 
+	device_get(dst);
 	for (unsigned i = 0; i < elements; i++)
 		EXPECT(me, dst.here[i] == (i % SPARSE_EVERY ? 0 : (float)sum * device_value(0, round, key, i)));
 }
@@ -296,7 +548,7 @@ static void sparse_keys_go_through_the_host(void **state)
 
 /* ---- the end ---- */
 
-/* The copies never end by themselves. When phub_leave() has returned none runs, and the memory may go. */
+/* The stand-in's copies never end by themselves. When phub_leave() has returned none runs, and the memory may go. */
 static void leaving_script(struct member *me)
 {
 	struct place p;
@@ -305,9 +557,11 @@ static void leaving_script(struct member *me)
 	device_start(me);
 	p = device_take(me, true, LARGE);
 	EXPECT_RC(me, phub_push_pull(me->phub, 0, p.at, p.at, 0), 0);
-	EXPECT_RC(me, phub_wait(me->phub, 0, 5), -ETIMEDOUT);
-	EXPECT_TEXT(me, "copied from the memory of a GPU");
-	member_meet(me);
+	if (!device_real()) {
+		EXPECT_RC(me, phub_wait(me->phub, 0, 5), -ETIMEDOUT);
+		EXPECT_TEXT(me, "copied from the memory of a GPU");
+		member_meet(me);
+	}
 	EXPECT_RC(me, phub_leave(me->phub, PHUB_TIMEOUT_DEFAULT), 0);
 	device_give(true, p);
 	phub_close(me->phub);
@@ -337,6 +591,7 @@ static void failing_script(struct member *me)
 
 static void a_copy_that_fails_ends_the_session(void **state)
 {
+	device_needs_knobs();
 	device_run(*state, 1, 0, failing_script);
 }
 
@@ -379,14 +634,12 @@ static void memory_is_exported_where_writes_are_in_order(void **state)
 	struct device_place place;
 	uint64_t offset = 0;
 	char *memory;
-	void *at;
 	int fd;
 
 	(void)state;
-	device_load();
+	device_needs_knobs();
 	device_look();
-	assert_int_equal(device_alloc(&at, 100000), 0);
-	memory = at;
+	memory = device_memory(100000);
 	assert_false(device_holds(&place, &place));
 	assert_true(device_holds(memory + 5000, &place));
 	assert_int_equal(device_export(&place, memory + 5000, 1000, &offset), -ENOTSUP);
@@ -399,18 +652,59 @@ static void memory_is_exported_where_writes_are_in_order(void **state)
 	assert_int_equal(offset, 5000 - 4096);
 	close(fd);
 	cuda->dma_buf = 0;
-	device_free(at);
+	device_free(memory);
+}
+
+/* No context is current. What a device exports is its own affair: it is told. */
+static void memory_is_told_apart(void **state)
+{
+	struct device_place place, of_pool, of_host;
+	char *memory, *pooled;
+	void *pinned = NULL;
+	uint64_t offset = 0;
+	int fd;
+
+	(void)state;
+	device_load();
+	device_look();
+	memory = device_memory(100000);
+	cuda->pool = 1;
+	pooled = device_memory(100000);
+	assert_true(device_holds(pooled + 99999, &of_pool));
+	cuda->pool = 0;
+	assert_true(device_holds(memory + 99999, &place));
+	assert_int_equal(place.ordinal, 0);
+	assert_int_equal(of_pool.ordinal, 0);
+	assert_false(device_holds(&place, &of_host));
+	if (device_real()) {
+		device_enter();
+		DEVICE_MUST(driver.host_alloc(&pinned, 4096));
+		assert_false(device_holds(pinned, &of_host));
+		DEVICE_MUST(driver.host_free(pinned));
+		device_leave();
+		fd = device_export(&place, memory + 5000, 1000, &offset);
+		print_message("context %s, of a pool %s; a dma-buf: %d\n", place.context ? "its own" : "none",
+			of_pool.context ? "its own" : "none", fd);
+		if (fd >= 0)
+			close(fd);
+	}
+	device_free(pooled);
+	device_free(memory);
+	assert_false(device_holds(memory, &of_host));
 }
 
 const struct CMUnitTest exchange_device_cases[] = {
 	cmocka_unit_test(memory_of_a_gpu_is_copied_by_it),
 	cmocka_unit_test(copies_that_are_done_at_once_are_seen),
 	cmocka_unit_test(memory_of_no_context_uses_the_primary_one),
+	cmocka_unit_test(a_context_of_the_caller_stays_current),
+	cmocka_unit_test(sums_have_the_bits_of_those_of_host_memory),
 	cmocka_unit_test(broadcasts_and_halves_of_rounds_too),
 	cmocka_unit_test(sparse_keys_go_through_the_host),
 	cmocka_unit_test(no_copy_runs_after_leaving),
 	cmocka_unit_test(a_copy_that_fails_ends_the_session),
 	cmocka_unit_test(registering_says_what_will_be_copied),
 	cmocka_unit_test(memory_is_exported_where_writes_are_in_order),
+	cmocka_unit_test(memory_is_told_apart),
 };
 const size_t exchange_device_count = sizeof(exchange_device_cases) / sizeof(exchange_device_cases[0]);

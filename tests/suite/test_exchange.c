@@ -94,17 +94,15 @@ static void scene_add(struct CMUnitTest *cases, size_t *at, const struct CMUnitT
 	*at += count;
 }
 
-static int run_scene(const struct scene *scene)
+/* Those of a row. With a real GPU (exchange_device.c) what uses it, and nothing else. */
+static size_t scene_fill(const struct scene *scene, struct CMUnitTest *cases)
 {
-	size_t most = exchange_sum_count + exchange_step_count + exchange_sparse_count + exchange_memory_count +
-		      exchange_life_count + exchange_error_count + exchange_device_count + exchange_rdma_count +
-		      exchange_thread_count;
-	struct CMUnitTest *cases = calloc(most, sizeof(*cases));
 	size_t count = 0;
-	int failed;
 
-	if (!cases)
-		return 1;
+	if (getenv("PHUB_TEST_CUDA")) {
+		scene_add(cases, &count, exchange_device_cases, exchange_device_count);
+		return count;
+	}
 	scene_add(cases, &count, exchange_sum_cases, exchange_sum_count);
 	scene_add(cases, &count, exchange_step_cases, exchange_step_count);
 	scene_add(cases, &count, exchange_sparse_cases, exchange_sparse_count);
@@ -118,6 +116,21 @@ static int run_scene(const struct scene *scene)
 		scene_add(cases, &count, exchange_rdma_cases, exchange_rdma_count);
 	if (scene->core_cases && strcmp(scene->transport, "loop") != 0)
 		scene_add(cases, &count, exchange_thread_cases, exchange_thread_count);
+	return count;
+}
+
+static int run_scene(const struct scene *scene)
+{
+	size_t most = exchange_sum_count + exchange_step_count + exchange_sparse_count + exchange_memory_count +
+		      exchange_life_count + exchange_error_count + exchange_device_count + exchange_rdma_count +
+		      exchange_thread_count;
+	struct CMUnitTest *cases = calloc(most, sizeof(*cases));
+	size_t count;
+	int failed;
+
+	if (!cases)
+		return 1;
+	count = scene_fill(scene, cases);
 	scene_now = scene;
 	failed = _cmocka_run_group_tests(scene->label, cases, count, scene_setup, scene_teardown);
 	free(cases);
