@@ -26,6 +26,7 @@
 #include "phub/base/clock.h"
 #include "phub/cli/advise_caller.h"
 #include "phub/cli/advise_line.h"
+#include "phub/cli/advise_moves.h"
 #include "phub/cli/args.h"
 #include "phub/cli/cli.h"
 #include "phub/cli/output.h"
@@ -58,13 +59,12 @@ struct advise {
 	const struct advise_options *options;
 	char secret[ADVISE_SECRET_BYTES]; /* "": none is asked for */
 	struct scout scout;
-	struct scout_decision last;       /* what is answered to who only asks */
-	uint64_t step, last_step;         /* of the window that is decided; of the one before */
-	uint64_t end_ns;                  /* of this window */
-	double total;                     /* bytes that a site has sent, the mean, */
-	double total_bsp;                 /* and would have sent by BSP in what was reported */
-	double rate;                      /* of learning, in the last window that said it */
-	double weights[ADVISE_SITES_MAX]; /* that sites have said last; 0: none has been */
+	struct scout_decision last; /* what is answered to who only asks */
+	uint64_t step, last_step;   /* of the window that is decided; of the one before */
+	uint64_t end_ns;            /* of this window */
+	double total;               /* bytes that a site has sent, the mean, */
+	double total_bsp;           /* and would have sent by BSP in what was reported */
+	struct advise_moves moves;
 	unsigned waiting;
 	int fd;
 	FILE *log;
@@ -178,105 +178,46 @@ static void advise_record(struct advise *a, const struct scout_report *reports, 
 	fflush(stdout);
 }
 
-static int advise_compare_reals(const void *a, const void *b)
+static int advise_compare_steps(const void *a, const void *b)
 {
-	const double one = *(const double *)a, other = *(const double *)b;
+	const uint64_t one = *(const uint64_t *)a, other = *(const uint64_t *)b;
 
 	return (one > other) - (one < other);
 }
 
-/* Of what is one for all, and some may lie about; of two the higher. */
-static double advise_middle(double *values, unsigned count)
-{
-	qsort(values, count, sizeof(*values), advise_compare_reals);
-	return values[count / 2];
-}
-
-static bool advise_moved(const struct advise_site *site)
-{
-	return site->here && site->said.exchanges > 0;
-}
-
-/* Of learning, which is one for all: of two the higher, as theta may be looser by a lower one. */
-static void advise_listen_to_rates(struct advise *a)
-{
-	double rates[ADVISE_SITES_MAX];
-	unsigned count = 0;
-
-	for (unsigned k = 0; k < a->options->sites; k++)
-		if (advise_moved(&a->sites[k]) && !isnan(a->sites[k].said.rate))
-			rates[count++] = a->sites[k].said.rate;
-	if (count > 0)
-		a->rate = advise_middle(rates, count);
-}
-
-static bool advise_weighs(const struct advise *a, unsigned site, bool all)
-{
-	return a->weights[site] > 0 && (all || advise_moved(&a->sites[site]));
-}
-
-/* One by how many sites the mean is of, as they weigh: of `sites`, or of all for 0. Who is late weighs what it did, or
- * one heavy site that is would look like other sites. Who is not known, as where the mean is of fewer than have ever
- * said a weight, is like those that are. */
-static double advise_squares(const struct advise *a, double sites)
-{
-	double sum = 0, squares = 0;
-	unsigned known = 0, count = 0;
-	bool all;
-
-	for (unsigned k = 0; k < a->options->sites; k++)
-		known += a->weights[k] > 0;
-	all = sites == 0 || sites >= known;
-	for (unsigned k = 0; k < a->options->sites; k++)
-		if (advise_weighs(a, k, all)) {
-			sum += a->weights[k];
-			count++;
-		}
-	for (unsigned k = 0; k < a->options->sites; k++)
-		if (advise_weighs(a, k, all))
-			squares += a->weights[k] / sum * (a->weights[k] / sum);
-	return fmin(squares * count / (sites > 0 ? sites : (double)a->options->sites), 1);
-}
-
-/*
- * What all say of their moves, as sums of exchanges. The mean has moved alike for all: whoever says otherwise lies, so
- * it is what the middle one says, as is of how many exchanges and sites. It is of all sites, also of those that have
- * not reported, unless it was said of how many. Where fewer than half say anything, or one has numbers no more, which
- * is then in the sums of all, scout+ hears what cannot be true.
- */
-static void advise_listen_to_moves(struct advise *a)
+static void advise_listen(struct advise *a, struct advise_moved *moved)
 {
 	const struct advise_line *lines[ADVISE_SITES_MAX];
-	double heard[ADVISE_SITES_MAX], exchanges[ADVISE_SITES_MAX], averaged[ADVISE_SITES_MAX];
-	double weights = 0, said = 0, sites, times;
-	unsigned count = 0;
-	bool broken = false;
 
-	for (unsigned k = 0; k < a->options->sites; k++) {
-		const struct advise_line *line = &a->sites[k].said;
+	for (unsigned k = 0; k < a->options->sites; k++)
+		lines[k] = a->sites[k].here ? &a->sites[k].said : NULL;
+	advise_moves_hear(&a->moves, lines, (unsigned)a->options->sites, moved);
+	if (moved->exchanges > 0)
+		scout_hear_all(&a->scout, moved->exchanges, moved->said, moved->heard, moved->squares, a->moves.rate);
+	else if (a->scout.config.policy == SCOUT_PLUS)
+		scout_hear(&a->scout, NAN, NAN, NAN, a->moves.rate);
+}
 
-		broken |= a->sites[k].here && line->report.unfit == SCOUT_BROKEN;
-		if (!advise_moved(&a->sites[k]))
-			continue;
-		a->weights[k] = line->weight;
-		heard[count] = line->heard;
-		exchanges[count] = line->exchanges;
-		averaged[count] = line->averaged;
-		lines[count++] = line;
-		weights += line->weight;
-	}
-	advise_listen_to_rates(a);
-	if (2 * count < a->options->sites || count == 0 || broken) {
-		if (a->scout.config.policy == SCOUT_PLUS)
-			scout_hear(&a->scout, NAN, NAN, NAN, a->rate);
+/* All of it, or nothing. */
+static void advise_add_reason(struct advise *a, const char *more)
+{
+	const size_t length = strlen(a->last.reason);
+
+	if (length + strlen(more) < sizeof(a->last.reason))
+		memcpy(a->last.reason + length, more, strlen(more) + 1);
+}
+
+static void advise_say_heavy(struct advise *a, const struct advise_moved *moved)
+{
+	char more[128], others[48] = "";
+
+	if (moved->heavy == 0)
 		return;
-	}
-	for (unsigned i = 0; i < count; i++)
-		said += lines[i]->weight / weights * lines[i]->said / lines[i]->exchanges;
-	sites = advise_middle(averaged, count);
-	times = advise_middle(exchanges, count);
-	scout_hear_all(&a->scout, (unsigned)times, said * times, advise_middle(heard, count), advise_squares(a, sites),
-		a->rate);
+	if (moved->more > 0)
+		snprintf(others, sizeof(others), ", and so do %u more", moved->more);
+	snprintf(more, sizeof(more), "; site %u says a weight above %d times the middle one's, and counts as that%s",
+		moved->heavy - 1, MOVES_HEAVY, others);
+	advise_add_reason(a, more);
 }
 
 /* At which the window ends: what the middle one says, for later reports are late by it. Where half or fewer say it, it
@@ -284,17 +225,16 @@ static void advise_listen_to_moves(struct advise *a)
 static uint64_t advise_step(const struct advise *a)
 {
 	const uint64_t period = a->last_step + a->options->period;
-	double steps[ADVISE_SITES_MAX]; /* exact: they are 2^53 at most */
-	uint64_t step;
+	uint64_t steps[ADVISE_SITES_MAX], step;
 	unsigned count = 0;
 
 	for (unsigned k = 0; k < a->options->sites; k++)
 		if (a->sites[k].here)
-			steps[count++] = (double)a->sites[k].said.step;
+			steps[count++] = a->sites[k].said.step;
 	if (count == 0) /* a window begins with a report */
 		return period;
-	qsort(steps, count, sizeof(*steps), advise_compare_reals);
-	step = (uint64_t)steps[(count - 1) / 2];
+	qsort(steps, count, sizeof(*steps), advise_compare_steps);
+	step = steps[(count - 1) / 2];
 	return 2 * count <= a->options->sites && step > period ? period : step;
 }
 
@@ -303,6 +243,7 @@ static void advise_decide(struct advise *a)
 	static struct scout_report reports[ADVISE_SITES_MAX];
 	const unsigned sites = (unsigned)a->options->sites;
 	double theta = scout_theta(&a->scout);
+	struct advise_moved moved;
 	char answer[ADVISE_ANSWER_BYTES];
 	size_t length;
 
@@ -310,8 +251,9 @@ static void advise_decide(struct advise *a)
 		reports[k] = a->sites[k].here ? a->sites[k].said.report
 					      : (struct scout_report){.home = NAN, .away = NAN, .unfit = SCOUT_UNHEARD};
 	a->step = advise_step(a);
-	advise_listen_to_moves(a);
+	advise_listen(a, &moved);
 	scout_observe(&a->scout, reports, sites, &a->last);
+	advise_say_heavy(a, &moved);
 	advise_record(a, reports, theta);
 	length = advise_line_answer(&a->last, answer);
 	for (unsigned i = 0; i < a->room; i++)
@@ -504,7 +446,7 @@ static int advise_check_listen(const struct args_usage *usage, const char *where
 		where);
 }
 
-static int advise_listen(struct advise *a, char bound[128], struct err *e)
+static int advise_bind(struct advise *a, char bound[128], struct err *e)
 {
 	const char *where = a->options->listen;
 	struct url_box box;
@@ -656,7 +598,7 @@ static int advise_serve(struct advise *a)
 	if (rc == 0)
 		rc = advise_room(a, &e);
 	if (rc == 0)
-		rc = advise_listen(a, bound, &e);
+		rc = advise_bind(a, bound, &e);
 	open = rc == 0;
 	if (rc == 0)
 		rc = advise_open_log(a, &e);
@@ -701,7 +643,7 @@ static int advise_open(const struct args_usage *usage, const struct advise_optio
 		rc = args_wrong(usage, "%s", e.text);
 	if (rc == ARGS_GO_ON) {
 		a->options = o;
-		a->rate = NAN;
+		a->moves.rate = NAN;
 		a->fd = -1;
 		rc = advise_serve(a);
 	}

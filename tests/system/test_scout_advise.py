@@ -199,6 +199,18 @@ def advise_heavy():
         check(all(abs(sites - 3.2) < 1e-9 for sites in told[:5]) and abs(told[5] - wanted) < 1e-9, f"{more}: {told}")
 
 
+def advise_weights():
+    """advise: a weight beyond all does not decide what theta is: it counts as twice the middle one's where more would loosen, and the reason names the site"""
+    for weight, wanted, more in ((1, 2, ""), (1e9, 2, "; site 1 says a weight above 2 times the middle one's, and counts as that$"), (1e308, 2, "site 1 says a weight")):
+        with Advisor("--policy", "scout+", sites=5) as a:
+            for window in range(1, 7):
+                heard = 4 / 5 / 51
+                answer = a.ask(*({**moves(k, 100 * window, heard, weight=1), **({"weight": weight, "moves": {"exchanges": 100, "said": heard, "heard": heard}} if k == 1 else {})}
+                                 for k in range(5)))[0]
+            check(answer["sync_every"] == wanted, f"{weight}: {answer}")
+            holds(answer["reason"], more)
+
+
 def advise_broken():
     """advise: what is no finite number is null: who says so of its model is named, and scout+ falls back to the tightest; counts may be reals"""
     broken = {"train": {"loss": None, "samples": 100}}, {"moves": {"exchanges": 100, "said": None, "heard": 1}}, {"moves": {"exchanges": 100, "said": 1, "heard": None}}
@@ -421,4 +433,4 @@ def advise_python_ipv6():
 
 if __name__ == "__main__":
     os.environ["BUILD"] = str(rig.BUILD)
-    rig.run([advise, advise_counts, advise_pulls, advise_waits, advise_silent, advise_heavy, advise_broken, advise_killed, advise_twice, advise_many, advise_strangers, advise_secret, advise_sockets, advise_wrong_words, advise_python, advise_python_ipv6])
+    rig.run([advise, advise_counts, advise_pulls, advise_waits, advise_silent, advise_heavy, advise_weights, advise_broken, advise_killed, advise_twice, advise_many, advise_strangers, advise_secret, advise_sockets, advise_wrong_words, advise_python, advise_python_ipv6])

@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What sites say of their moves to phub scout advise, made one for scout+: sums of squares, how many sites the mean is
+ * of, and the rate of learning. Some may lie, and fewer than half of them decide little. Pure.
+ *
+ * The mean has moved alike for all: whoever says otherwise lies, so it is what the middle one says, as is of how many
+ * exchanges and sites, and the rate. What each has moved itself nobody else knows; it counts by what the site weighs,
+ * which nobody else knows either. So who says a weight beyond all would decide by himself how far sites pull apart: a
+ * weight counts as MOVES_HEAVY times the middle one's at most, but where it makes theta tighter. Theta goes by
+ *
+ *      said / sqrt(sites)              said: the mean of what sites have moved, as they weigh; sites: how many they are
+ *                                      by that
+ *
+ * and tighter where that is more: where it is more by weights as they were said, those hold, as of an honest site that
+ * has most of the data, which moves as others do. Else those that are heavier count as said above from then on, until
+ * they say a weight within that: sites are not others in each window. So no weight makes theta looser than it would be
+ * if all were within.
+ */
+#ifndef PHUB_CLI_ADVISE_MOVES_H
+#define PHUB_CLI_ADVISE_MOVES_H
+
+#include <stdbool.h>
+
+#include "phub/cli/advise_line.h"
+
+#define MOVES_HEAVY 2
+
+/* All zeros, but `rate` is NaN: nothing was said yet. */
+struct advise_moves {
+	double weights[ADVISE_SITES_MAX]; /* that sites have said last; 0: none has been */
+	bool capped[ADVISE_SITES_MAX];    /* they count as MOVES_HEAVY times the middle one's */
+	double rate;                      /* of learning, in the last window that said it */
+};
+
+/* Of a window. */
+struct advise_moved {
+	unsigned exchanges; /* 0: fewer than half of the sites say anything, or one has numbers no more, which is then
+			       in the sums of all: scout+ is to hear what cannot be true */
+	double said, heard, squares; /* as scout_hear_all() has them */
+	unsigned heavy;              /* 1 + the first site that was capped; 0: none was, */
+	unsigned more;               /* and how many others were */
+};
+
+/* lines[site] of `sites`, 1 to ADVISE_SITES_MAX; NULL: it has not reported. */
+void advise_moves_hear(
+	struct advise_moves *moves, const struct advise_line *const *lines, unsigned sites, struct advise_moved *moved);
+
+#endif
