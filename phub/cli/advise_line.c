@@ -170,22 +170,33 @@ static int line_secret(const json_t *line, struct advise_line *out, struct err *
 	return 0;
 }
 
-static int line_take(const json_t *line, unsigned sites, struct advise_line *out, struct err *e)
+/* Whose it is. */
+static int line_take_sender(const json_t *line, unsigned sites, struct advise_line *out, struct err *e)
 {
-	uint64_t site = UINT64_MAX, home, away;
-	bool broken = false;
+	uint64_t site = UINT64_MAX;
 	int rc;
 
 	if (!json_is_object(line))
 		return err_set(e, -EBADMSG, "no object");
-	out->step = UINT64_MAX;
-	out->weight = 1;
-	out->rate = NAN;
 	rc = line_count(line, "site", &site, e);
 	if (rc == 0 && site >= sites)
 		rc = err_set(e, -EBADMSG, "site: needs one of 0 to %u", sites - 1);
 	if (rc == 0)
-		rc = line_count(line, "step", &out->step, e);
+		rc = line_secret(line, out, e);
+	out->site = (unsigned)site;
+	return rc;
+}
+
+static int line_take(const json_t *line, struct advise_line *out, struct err *e)
+{
+	uint64_t home, away;
+	bool broken = false;
+	int rc;
+
+	out->step = UINT64_MAX;
+	out->weight = 1;
+	out->rate = NAN;
+	rc = line_count(line, "step", &out->step, e);
 	if (rc == 0 && out->step == UINT64_MAX)
 		rc = err_set(e, -EBADMSG, "step is missing");
 	if (rc == 0)
@@ -197,17 +208,42 @@ static int line_take(const json_t *line, unsigned sites, struct advise_line *out
 	out->report.unfit = broken ? SCOUT_BROKEN : SCOUT_FIT;
 	if (rc == 0)
 		rc = line_plus(line, out, e);
-	if (rc == 0)
-		rc = line_secret(line, out, e);
 	if (rc < 0)
-		return rc;
-	out->site = (unsigned)site;
+		return -EINVAL;
 	out->report.samples = home > 0 ? away : 0;
 	return 0;
 }
 
+/* With null in place of numbers that JSON does not have, outside of texts; returns its length. */
+static size_t line_write_null(const char *text, size_t length, char *out)
+{
+	static const char *const names[] = {"-Infinity", "Infinity", "NaN"};
+	bool quoted = false;
+	size_t to = 0;
+
+	for (size_t i = 0; i < length;) {
+		size_t gone = 0;
+
+		for (unsigned n = 0; n < 3 && !quoted && gone == 0; n++)
+			if (length - i >= strlen(names[n]) && memcmp(text + i, names[n], strlen(names[n])) == 0)
+				gone = strlen(names[n]);
+		if (gone > 0) {
+			memcpy(out + to, "null", 4);
+			to += 4;
+			i += gone;
+			continue;
+		}
+		quoted ^= text[i] == '"';
+		if (quoted && text[i] == '\\' && i + 1 < length)
+			out[to++] = text[i++];
+		out[to++] = text[i++];
+	}
+	return to;
+}
+
 int advise_line_parse(const char *text, size_t length, unsigned sites, struct advise_line *out, struct err *e)
 {
+	char plain[ADVISE_LINE_MAX / 3 * 4 + 4]; /* of NaN alone */
 	struct advise_line line = {0};
 	json_error_t why;
 	json_t *json;
@@ -215,16 +251,19 @@ int advise_line_parse(const char *text, size_t length, unsigned sites, struct ad
 
 	if (length > ADVISE_LINE_MAX)
 		return err_set(e, -EBADMSG, "a line has at most %d bytes", ADVISE_LINE_MAX);
-	json = json_loadb(text, length, JSON_REJECT_DUPLICATES, &why);
+	json = json_loadb(plain, line_write_null(text, length, plain), JSON_REJECT_DUPLICATES, &why);
 	if (!json)
-		return err_set(e, -EBADMSG, "no JSON: %s%s", why.text,
-			memmem(text, length, "NaN", 3) || memmem(text, length, "Infinity", 8)
-				? "; what is no finite number is null"
-				: "");
-	rc = line_take(json, sites, &line, e);
+		return err_set(e, -EBADMSG, "no JSON: %s", why.text);
+	rc = line_take_sender(json, sites, &line, e);
+	if (rc == 0)
+		rc = line_take(json, &line, e);
 	json_decref(json);
 	if (rc == 0)
 		*out = line;
+	else if (rc == -EINVAL)
+		*out = (struct advise_line){.site = line.site, .step = line.step};
+	if (rc == -EINVAL)
+		memcpy(out->secret, line.secret, sizeof(out->secret));
 	return rc;
 }
 

@@ -23,8 +23,9 @@
  *      before,     that of the mean model at home, on as many samples always on the same, as the window before this one
  *      after       began, and as it ended: of what was tried because an answer had "tries" above 0, on at most as many
  *
- * JSON has no NaN and no infinity: what is none else, of correct, said, heard, loss and rate, is null. A site whose own
- * model it is that has come to that (correct, said, heard, the loss of train) is one of SCOUT_BROKEN.
+ * JSON has no NaN and no infinity: what is none else, of correct, said, heard, loss and rate, is null, as are NaN,
+ * Infinity and -Infinity, which Python's json writes nevertheless. A site whose own model it is that has come to that
+ * (correct, said, heard, the loss of train) is one of SCOUT_BROKEN.
  */
 #ifndef PHUB_CLI_ADVISE_LINE_H
 #define PHUB_CLI_ADVISE_LINE_H
@@ -45,7 +46,7 @@ enum {
 
 struct advise_line {
 	unsigned site;
-	uint64_t step;                    /* of the run; 0: only asks what theta is */
+	uint64_t step;                    /* of the run; 0: only asks what theta is; UINT64_MAX: see -EINVAL */
 	struct scout_report report;       /* without home or away, or with less than one sample, it says nothing */
 	unsigned exchanges;               /* 0: it says nothing of what it has moved: */
 	double said, heard;               /* 0 or more */
@@ -56,9 +57,11 @@ struct advise_line {
 };
 
 /*
- * 0; -EBADMSG with the reason in `e`: not one object of JSON; no site of `sites` or no step; a field of another kind, a
- * count that is negative, beyond 2^53, or of more correct ones than samples; a number that is outside its limits, or
- * infinite; a secret that is too long. Fields that are not known are passed over. Counts may be written as reals.
+ * 0; -EBADMSG with the reason in `e`: it is nobody's, as it is not one object of JSON, has no site of `sites`, or a
+ * secret that is none; -EINVAL likewise: it is no report, but says whose it is, and `out` has site, secret, and step,
+ * UINT64_MAX where that is not said or is none. That is: a field is missing, or of another kind; a count is negative,
+ * beyond 2^53, or of more correct ones than samples; a number is outside its limits. Fields that are not known are
+ * passed over. Counts may be written as reals.
  */
 int advise_line_parse(const char *text, size_t length, unsigned sites, struct advise_line *out, struct err *e);
 

@@ -38,6 +38,7 @@ enum {
 	ADVISE_SPARE = 16, /* callers beside one for each site */
 	ADVISE_FILES = 16, /* that are open beside callers */
 	ADVISE_RECORD_BYTES = 8192,
+	ADVISE_REFUSAL_BYTES = 96, /* of a reason, which has few */
 };
 
 #define ADVISE_ROUNDING 1e-9
@@ -51,7 +52,9 @@ struct advise_options {
 };
 
 struct advise_site {
-	bool here; /* it has reported on this window; of several reports the last one counts */
+	bool here;                      /* it has reported on this window; of several reports the last one counts */
+	bool refused;                   /* it has not, but has said what is no report, and is not waited for */
+	char why[ADVISE_REFUSAL_BYTES]; /* it is */
 	struct advise_line said;
 };
 
@@ -65,7 +68,8 @@ struct advise {
 	double total;               /* bytes that a site has sent, the mean, */
 	double total_bsp;           /* and would have sent by BSP in what was reported */
 	struct advise_moves moves;
-	unsigned waiting;
+	unsigned waiting; /* sites that are here; */
+	unsigned refused; /* and that are refused */
 	int fd;
 	FILE *log;
 	struct advise_site sites[ADVISE_SITES_MAX];
@@ -199,12 +203,14 @@ static void advise_listen(struct advise *a, struct advise_moved *moved)
 }
 
 /* All of it, or nothing. */
-static void advise_add_reason(struct advise *a, const char *more)
+static bool advise_add_reason(struct advise *a, const char *more)
 {
 	const size_t length = strlen(a->last.reason);
 
-	if (length + strlen(more) < sizeof(a->last.reason))
-		memcpy(a->last.reason + length, more, strlen(more) + 1);
+	if (length + strlen(more) >= sizeof(a->last.reason))
+		return false;
+	memcpy(a->last.reason + length, more, strlen(more) + 1);
+	return true;
 }
 
 static void advise_say_heavy(struct advise *a, const struct advise_moved *moved)
@@ -217,6 +223,24 @@ static void advise_say_heavy(struct advise *a, const struct advise_moved *moved)
 		snprintf(others, sizeof(others), ", and so do %u more", moved->more);
 	snprintf(more, sizeof(more), "; site %u says a weight above %d times the middle one's, and counts as that%s",
 		moved->heavy - 1, MOVES_HEAVY, others);
+	advise_add_reason(a, more);
+}
+
+static void advise_say_refused(struct advise *a)
+{
+	char more[ADVISE_REFUSAL_BYTES + 64], others[48] = "";
+	unsigned first = 0;
+
+	if (a->refused == 0)
+		return;
+	while (!a->sites[first].refused)
+		first++;
+	if (a->refused > 1)
+		snprintf(others, sizeof(others), ", and %u more", a->refused - 1);
+	snprintf(more, sizeof(more), "; site %u said what is no report (%s)%s", first, a->sites[first].why, others);
+	if (advise_add_reason(a, more))
+		return;
+	snprintf(more, sizeof(more), "; site %u said what is no report%s", first, others);
 	advise_add_reason(a, more);
 }
 
@@ -238,6 +262,13 @@ static uint64_t advise_step(const struct advise *a)
 	return 2 * count <= a->options->sites && step > period ? period : step;
 }
 
+static void advise_forget(struct advise *a)
+{
+	memset(a->sites, 0, sizeof(a->sites));
+	a->waiting = a->refused = 0;
+	a->end_ns = CLOCK_NEVER;
+}
+
 static void advise_decide(struct advise *a)
 {
 	static struct scout_report reports[ADVISE_SITES_MAX];
@@ -254,6 +285,7 @@ static void advise_decide(struct advise *a)
 	advise_listen(a, &moved);
 	scout_observe(&a->scout, reports, sites, &a->last);
 	advise_say_heavy(a, &moved);
+	advise_say_refused(a);
 	advise_record(a, reports, theta);
 	length = advise_line_answer(&a->last, answer);
 	for (unsigned i = 0; i < a->room; i++)
@@ -262,10 +294,17 @@ static void advise_decide(struct advise *a)
 			if (a->callers[i].fd < 0)
 				break;
 		}
-	memset(a->sites, 0, sizeof(a->sites));
 	a->last_step = a->step;
-	a->waiting = 0;
-	a->end_ns = CLOCK_NEVER;
+	advise_forget(a);
+}
+
+/* Does anybody need to be waited for? Where none has said anything else, there is nothing to decide on. */
+static void advise_end_window(struct advise *a)
+{
+	if (a->waiting > 0)
+		advise_decide(a);
+	else
+		advise_forget(a);
 }
 
 /* Whoever comes late, or asks before the first window, hears what holds. */
@@ -295,13 +334,32 @@ static void advise_take(struct advise *a, unsigned caller, const struct advise_l
 		advise_refuse(a, caller, "too many reports on one window");
 	} else {
 		a->callers[caller].owed++;
-		a->waiting += !site->here;
-		*site = (struct advise_site){.here = true, .said = *line};
-		if (a->waiting == 1 && a->end_ns == CLOCK_NEVER)
+		if (a->waiting == 0)
 			a->end_ns = clock_now_ns() + a->options->wait_ns;
-		if (a->waiting == a->options->sites)
-			advise_decide(a);
+		a->waiting += !site->here;
+		a->refused -= site->refused;
+		*site = (struct advise_site){.here = true, .said = *line};
+		if (a->waiting + a->refused == a->options->sites)
+			advise_end_window(a);
 	}
+}
+
+/* It is answered, and the window ends without this site, unless it says what is right, or has, before all others have.
+ * One whose others do not come is forgotten in time. */
+static void advise_take_wrong(struct advise *a, unsigned caller, const struct advise_line *line, const char *why)
+{
+	struct advise_site *site = &a->sites[line->site];
+
+	advise_refuse(a, caller, why);
+	if (line->step <= a->last_step || site->here || site->refused)
+		return;
+	if (a->waiting + a->refused == 0)
+		a->end_ns = clock_now_ns() + a->options->wait_ns;
+	site->refused = true;
+	snprintf(site->why, sizeof(site->why), "%.*s", ADVISE_REFUSAL_BYTES - 1, why);
+	a->refused++;
+	if (a->waiting + a->refused == a->options->sites)
+		advise_end_window(a);
 }
 
 /* As long for all that are wrong. */
@@ -318,11 +376,14 @@ static void advise_hear(struct advise *a, unsigned caller, const char *text, siz
 {
 	struct advise_line line;
 	struct err e = {0};
+	int rc = advise_line_parse(text, length, (unsigned)a->options->sites, &line, &e);
 
-	if (advise_line_parse(text, length, (unsigned)a->options->sites, &line, &e) < 0)
+	if (rc == -EBADMSG)
 		advise_refuse(a, caller, e.text);
 	else if (!advise_trusts(a, line.secret))
 		advise_refuse(a, caller, "this is not the secret");
+	else if (rc < 0)
+		advise_take_wrong(a, caller, &line, e.text);
 	else
 		advise_take(a, caller, &line);
 }
@@ -362,7 +423,7 @@ static void advise_read(struct advise *a, unsigned caller)
 static void advise_expire(struct advise *a, uint64_t now_ns, uint64_t *next_ns)
 {
 	if (a->end_ns <= now_ns)
-		advise_decide(a);
+		advise_end_window(a);
 	*next_ns = a->end_ns;
 	for (unsigned i = 0; i < a->room; i++) {
 		struct advise_caller *c = &a->callers[i];

@@ -3,6 +3,7 @@
  * Fuzz: any bytes as a line that a site says to phub scout advise. What is accepted keeps to its bounds, and a scout
  * decides on it; what is refused is answered by a line.
  */
+#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -65,9 +66,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	char answer[ADVISE_ANSWER_BYTES];
 	struct advise_line line;
 	struct err e = {0};
+	int rc = advise_line_parse((const char *)data, size, 3, &line, &e);
 
-	if (advise_line_parse((const char *)data, size, 3, &line, &e) < 0) {
-		fuzz_require(e.text[0]);
+	if (rc < 0) {
+		fuzz_require(e.text[0] && (rc == -EBADMSG || rc == -EINVAL));
+		if (rc == -EINVAL)
+			fuzz_require(line.site < 3 && (line.step <= UINT64_C(1) << 53 || line.step == UINT64_MAX));
 		fuzz_answer(advise_line_error(e.text, answer), answer);
 		return 0;
 	}

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """phub scout advise as other trainers meet it: what it answers to reports, and what it makes of those that cannot be."""
 import json
+import math
 import os
 import re
 import signal
@@ -226,11 +227,15 @@ def advise_broken():
     (FOLDER / "broken.jsonl").write_text('{"scout":"run","job":"another"}\n')
     with Advisor("--out", "broken.jsonl") as a:
         answer = a.ask(report(0, 100.0, 80, bytes=2e4), report(1, 1e2, 80, home={"correct": None, "samples": 100.0}))[0]
-        holds(answer["reason"], "; site 1 has weights or gradients that are no numbers")
+        holds(answer["reason"], "; site 1 has weights or gradients that are no numbers$")
         answer = a.ask(report(0, 150, 80), report(1, 150, 80, home={"correct": None, "samples": 0}))[0]
         check("no numbers" not in answer["reason"], f"who was tried on nothing has numbers: {answer}")
-        holds(a.ask(b'{"site":0,"step":200,"train":{"loss":NaN,"samples":1}}')[0]["error"], "no JSON.*NaN.*; what is no finite number is null")
-    check([line["bytes"] for line in lines((FOLDER / "broken.jsonl").read_text()) if line["scout"] == "decision"] == [20000, 20000], "of reals")
+        answer = a.ask(json.dumps(report(0, 200, 80, train={"loss": -math.inf, "samples": 1}, before={"loss": math.inf, "samples": 1})).encode(),
+                       json.dumps(report(1, 200, 80, home={"correct": math.nan, "samples": 9}, note='"NaN, Infinity')).encode())[0]
+        holds(answer["reason"], "; site 0 has weights or gradients that are no numbers, and so have 1 more$")
+        for line in (b'{"site":0,"step":300,"train":{"loss":nan,"samples":1}}', b'{"site":0,"step":300,"secret":NaN"}', b"NaN" * 1365):
+            holds(a.ask(line)[0]["error"], "no JSON")
+    check([line["bytes"] for line in lines((FOLDER / "broken.jsonl").read_text()) if line["scout"] == "decision"] == [20000, 20000, 20000], "of reals")
     check(a.err == "phub: the log of the run before is broken.jsonl.before\n" and "another" in (FOLDER / "broken.jsonl.before").read_text(), a.err)
 
 
@@ -274,6 +279,45 @@ def advise_twice():
     check(abs(lines((FOLDER / "twice.jsonl").read_text())[1]["AL"] - 0.2) < 1e-12, "the last report counts")
     with Advisor() as a:
         check(a.ask(*(21 * [report(0, 100, 70)]))[0] == {"error": "too many reports on one window"}, "there is no bound of reports")
+
+
+def advise_refused():
+    """advise: who says what is no report hears so at once, and nobody waits for it; it may say it better, but not undo what it has said; strangers spoil nothing"""
+    wrong, why = report(1, 100, 70, bytes=-1), "bytes is no whole number from 0 to 2^53"
+    (FOLDER / "secret").write_text("open sesame\n")
+    with Advisor("--wait", "30", sites=3) as a:
+        began = time.monotonic()
+        check(a.ask(wrong)[0] == {"error": why}, "before the others")
+        answer = a.ask(report(0, 100, 70), report(2, 100, 70))[0]
+        check(answer["window"] == 0 and answer["sync_every"] == 2, str(answer))
+        holds(answer["reason"], rf"; site 1 has not reported; site 1 said what is no report \({re.escape(why)}\)$")
+        with a.call() as peer, peer.makefile("rb") as answers:
+            peer.sendall(b"".join(json.dumps(report(k, 200, 70)).encode() + b"\n" for k in (0, 2)))
+            holds(a.ask({"site": 1, "bytes": 5})[0]["error"], "step is missing")  # after them, and of no step
+            check(json.loads(answers.readline())["window"] == 1, "it is waited for")
+        a.ask({**wrong, "step": 300}, {**wrong, "step": 300, "site": 2})
+        a.ask({**wrong, "step": 300, "site": 2})
+        holds(a.ask(report(0, 300, 70))[0]["reason"], "site 1 said what is no report, and 1 more$")
+        check(all("error" in a.ask({**wrong, "step": 400, "site": k})[0] for k in range(3)), "all three")
+        a.ask({**wrong, "step": 400})
+        answer = a.ask(*(report(k, 400, 70) for k in (1, 0, 2)))[0]  # which it says better
+        check(answer["window"] == 3 and "report" not in answer["reason"], str(answer))
+        with a.call() as peer, peer.makefile("rb") as answers:
+            peer.sendall(json.dumps(report(1, 500, 70)).encode() + b"\n" + json.dumps(report(1, 400, 70)).encode() + b"\n")
+            holds(answers.readline().decode(), "is over")
+            a.ask({**wrong, "step": 500})  # as it has said what is right already
+            answer = a.ask(report(0, 500, 70), report(2, 500, 70))[0]
+            check(answer == json.loads(answers.readline()) and "report" not in answer["reason"], str(answer))
+        check(time.monotonic() - began < 20, f"{time.monotonic() - began} s")
+    with Advisor("--secret-file", "secret", "--wait", "0.5", sites=2) as a:
+        for line in ({**wrong, "secret": "sesame"}, b'{"site":1,"step":1,"secret":5}', b"{", {**wrong, "step": 0, "secret": "open sesame"}):
+            check("error" in a.ask(line)[0], str(line))  # of whom it is nobody knows, or it only asks
+        began = time.monotonic()
+        check("no report" not in a.ask(report(0, 100, 70, secret="open sesame"))[0]["reason"] and time.monotonic() - began > 0.4, "a stranger was heard")
+        a.ask({**wrong, "step": 200, "secret": "open sesame"})
+        time.sleep(0.7)  # it is forgotten, as nobody else has come
+        began = time.monotonic()
+        check("no report" not in a.ask(report(0, 200, 70, secret="open sesame"))[0]["reason"] and time.monotonic() - began > 0.4, "of another window")
 
 
 def advise_many():
@@ -433,4 +477,4 @@ def advise_python_ipv6():
 
 if __name__ == "__main__":
     os.environ["BUILD"] = str(rig.BUILD)
-    rig.run([advise, advise_counts, advise_pulls, advise_waits, advise_silent, advise_heavy, advise_weights, advise_broken, advise_killed, advise_twice, advise_many, advise_strangers, advise_secret, advise_sockets, advise_wrong_words, advise_python, advise_python_ipv6])
+    rig.run([advise, advise_counts, advise_pulls, advise_waits, advise_silent, advise_heavy, advise_weights, advise_broken, advise_killed, advise_twice, advise_refused, advise_many, advise_strangers, advise_secret, advise_sockets, advise_wrong_words, advise_python, advise_python_ipv6])
