@@ -2,6 +2,7 @@
 #include "phub/cli/advise_caller.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -9,10 +10,15 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "client/url.h"
 #include "phub/base/clock.h"
 #include "phub/cli/output.h"
+#include "transport/stream.h"
 
-int advise_caller_listen(const char *path, int *fd, struct err *e)
+/* ---- the socket that they come to ---- */
+
+/* Of this user alone. One that is left of a server that has gone is removed. */
+static int caller_listen_unix(const char *path, int *fd, struct err *e)
 {
 	struct sockaddr_un address = {.sun_family = AF_UNIX};
 	struct stat found;
@@ -36,6 +42,51 @@ int advise_caller_listen(const char *path, int *fd, struct err *e)
 		return err_set(e, -errno, "unix:%s: %s", path, strerror(errno));
 	return 0;
 }
+
+/* Port 0 is any that is free. */
+static int caller_parse(const char *where, struct url_box *box, struct err *e)
+{
+	size_t length = strlen(where);
+	bool any = length > 2 && strcmp(where + length - 2, ":0") == 0;
+	char text[URL_HOST_BYTES + 16];
+	int rc;
+
+	snprintf(text, sizeof(text), "%.*s", (int)(any ? length - 2 : length), where);
+	rc = url_parse_box(text, box, e);
+	if (rc == 0 && any)
+		box->port = 0;
+	return rc;
+}
+
+bool advise_caller_may_listen(const char *where)
+{
+	const char *colon = strrchr(where, ':');
+	struct url_box box;
+
+	return strncmp(where, "unix:", 5) == 0 ||
+	       (colon && !strchr(colon, ']') && caller_parse(where, &box, NULL) == 0);
+}
+
+int advise_caller_listen(const char *where, bool secret, int *fd, char bound[ADVISE_BOUND_BYTES], struct err *e)
+{
+	struct url_box box;
+	int rc, local;
+
+	if (strncmp(where, "unix:", 5) == 0) {
+		snprintf(bound, ADVISE_BOUND_BYTES, "%s", where);
+		return caller_listen_unix(where + 5, fd, e);
+	}
+	rc = caller_parse(where, &box, e);
+	local = rc == 0 ? stream_host_is_loopback(box.host) : 0;
+	if (local < 0)
+		return err_set(e, local, "--listen %s: no address of this name is known", where);
+	if (rc == 0 && local != 1 && !secret)
+		return err_set(e, -EACCES,
+			"%s can be reached from elsewhere: give --secret-file, or listen on 127.0.0.1", where);
+	return rc < 0 ? rc : stream_listen_tcp(box.host, box.port, NULL, fd, bound, ADVISE_BOUND_BYTES, e);
+}
+
+/* ---- one of them ---- */
 
 void advise_caller_open(struct advise_caller *c, int fd, size_t *kept)
 {

@@ -14,6 +14,7 @@
 #include "phub/cli/advise_line.h"
 
 enum {
+	ADVISE_BOUND_BYTES = 128,     /* an address */
 	ADVISE_CALLER_MS = 10000,     /* for a whole line, and to read something */
 	ADVISE_KEPT_BYTES = 64 << 20, /* at most, of what all callers have not read yet */
 };
@@ -31,10 +32,17 @@ struct advise_caller {
 	char line[ADVISE_LINE_MAX + 1];
 };
 
-/* A socket of the file system that callers come to, of this user alone. One that is left of a server that has gone is
- * removed; one that still answers is not. 0; -EINVAL: the path is too long; -EADDRINUSE; errors of socket(2) and
- * bind(2). *fd is the caller's to close, also after an error, where it is not below 0. */
-int advise_caller_listen(const char *path, int *fd, struct err *e);
+/* HOST:PORT, where port 0 is any that is free, or unix:PATH? */
+bool advise_caller_may_listen(const char *where);
+
+/*
+ * A socket that callers come to, and what it is `bound` to. unix:PATH is of this user alone; one that is left of a
+ * server that has gone is removed, one that still answers is not. Without a `secret` HOST is to be this machine. 0;
+ * -EINVAL: the path is too long, or `where` is none of these; -EADDRINUSE; -EACCES: it can be reached from elsewhere;
+ * errors of socket(2), bind(2) and of names. *fd is the caller's to close, also after an error, where it is not below
+ * 0.
+ */
+int advise_caller_listen(const char *where, bool secret, int *fd, char bound[ADVISE_BOUND_BYTES], struct err *e);
 
 /* One that has come. *kept, which is 0 before the first, is of all callers, and outlives them. */
 void advise_caller_open(struct advise_caller *c, int fd, size_t *kept);

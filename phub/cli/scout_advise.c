@@ -22,7 +22,6 @@
 #include "client/scout/options.h"
 #include "client/scout/record.h"
 #include "client/scout/site.h"
-#include "client/url.h"
 #include "phub/base/clock.h"
 #include "phub/cli/advise_caller.h"
 #include "phub/cli/advise_line.h"
@@ -32,7 +31,6 @@
 #include "phub/cli/output.h"
 #include "phub/cli/scout.h"
 #include "phub/cli/scout_check.h"
-#include "transport/stream.h"
 
 enum {
 	ADVISE_SPARE = 16, /* callers beside one for each site */
@@ -479,52 +477,14 @@ static void advise_loop(struct advise *a)
 
 /* ---- the socket ---- */
 
-/* HOST:PORT; port 0 is any that is free. */
-static int advise_parse(const char *where, struct url_box *box, struct err *e)
-{
-	size_t length = strlen(where);
-	bool any = length > 2 && strcmp(where + length - 2, ":0") == 0;
-	char text[URL_HOST_BYTES + 16];
-	int rc;
-
-	snprintf(text, sizeof(text), "%.*s", (int)(any ? length - 2 : length), where);
-	rc = url_parse_box(text, box, e);
-	if (rc == 0 && any)
-		box->port = 0;
-	return rc;
-}
-
 /* A port is wanted: that of boxes is theirs. */
 static int advise_check_listen(const struct args_usage *usage, const char *where)
 {
-	const char *colon = strrchr(where, ':');
-	struct url_box box;
-
-	if (strncmp(where, "unix:", 5) == 0 || (colon && !strchr(colon, ']') && advise_parse(where, &box, NULL) == 0))
+	if (advise_caller_may_listen(where))
 		return ARGS_GO_ON;
 	return args_wrong(usage,
 		"--listen %s: allowed is HOST:PORT, like 127.0.0.1:7080 (port 0: any that is free), or unix:PATH",
 		where);
-}
-
-static int advise_bind(struct advise *a, char bound[128], struct err *e)
-{
-	const char *where = a->options->listen;
-	struct url_box box;
-	int rc, local;
-
-	if (strncmp(where, "unix:", 5) == 0) {
-		snprintf(bound, 128, "%s", where);
-		return advise_caller_listen(where + 5, &a->fd, e);
-	}
-	rc = advise_parse(where, &box, e);
-	local = rc == 0 ? stream_host_is_loopback(box.host) : 0;
-	if (local < 0)
-		return err_set(e, local, "--listen %s: no address of this name is known", where);
-	if (rc == 0 && local != 1 && !a->secret[0])
-		return err_set(e, -EACCES,
-			"%s can be reached from elsewhere: give --secret-file, or listen on 127.0.0.1", where);
-	return rc < 0 ? rc : stream_listen_tcp(box.host, box.port, NULL, &a->fd, bound, 128, e);
 }
 
 static int advise_read_secret(struct advise *a, struct err *e)
@@ -651,7 +611,7 @@ static int advise_room(struct advise *a, struct err *e)
 static int advise_serve(struct advise *a)
 {
 	struct sigaction action = {.sa_handler = advise_on_signal};
-	char bound[128];
+	char bound[ADVISE_BOUND_BYTES];
 	struct err e = {0};
 	bool open = false;
 	int rc = advise_read_secret(a, &e);
@@ -659,7 +619,7 @@ static int advise_serve(struct advise *a)
 	if (rc == 0)
 		rc = advise_room(a, &e);
 	if (rc == 0)
-		rc = advise_bind(a, bound, &e);
+		rc = advise_caller_listen(a->options->listen, a->secret[0], &a->fd, bound, &e);
 	open = rc == 0;
 	if (rc == 0)
 		rc = advise_open_log(a, &e);
