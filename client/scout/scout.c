@@ -479,7 +479,7 @@ static void scout_say_mean(const struct scout *s, const struct plus_verdict *v, 
 		snprintf(to, room,
 			"the mean model's loss is more than the sites' own even where they talked at each step: tight "
 			"until that is certain (odds of %.2g, of %g) or was chance",
-			s->plus.apart_tight.odds, 2 / s->config.plus.alpha);
+			s->plus.guard.tight.odds, 2 / s->config.plus.alpha);
 	else if (!s->config.plus.statistics)
 		snprintf(to, room,
 			"the mean model's loss is %.2f more than the sites' own even where they talk at each step, and "
@@ -519,20 +519,20 @@ static void scout_say_why(const struct scout *s, const struct plus_verdict *v, s
 		break;
 	case PLUS_MEASURED:
 		snprintf(to, room, "sites pull apart %.3g times as much as the noise of a batch, which allows theta %g",
-			p->pull, target);
+			p->reach.pull, target);
 		break;
 	case PLUS_ON_ITS_WAY:
-		snprintf(to, room, "on its way to theta %g, which the pull of %.3g allows", target, p->pull);
+		snprintf(to, room, "on its way to theta %g, which the pull of %.3g allows", target, p->reach.pull);
 		break;
 	case PLUS_SLOWER:
-		snprintf(to, room, "at this rate of learning the pull of %.3g allows theta %g", p->pull, target);
+		snprintf(to, room, "at this rate of learning the pull of %.3g allows theta %g", p->reach.pull, target);
 		break;
 	case PLUS_CHEAPER:
-		snprintf(to, room, "by what it costs, and the pull of %.3g, theta is to be %g", p->pull, target);
+		snprintf(to, room, "by what it costs, and the pull of %.3g, theta is to be %g", p->reach.pull, target);
 		break;
 	case PLUS_THERE:
 		snprintf(to, room, "the pull of %.3g allows this theta, and nothing says that data have drifted",
-			p->pull);
+			p->reach.pull);
 		break;
 	case PLUS_DRIFTED:
 		snprintf(to, room, "%s: data have drifted, and it measures anew", scout_left[v->drifts]);
@@ -541,7 +541,7 @@ static void scout_say_why(const struct scout *s, const struct plus_verdict *v, s
 		snprintf(to, room,
 			"sites are others than those whose pull was measured (they weigh as %.3g that are alike, "
 			"now as %.3g): it measures anew",
-			p->sites, s->now.sites);
+			p->reach.sites, s->now.sites);
 		break;
 	case PLUS_GAINS:
 	case PLUS_WASTES:
@@ -551,7 +551,8 @@ static void scout_say_why(const struct scout *s, const struct plus_verdict *v, s
 		snprintf(to, room, "a probe, a window long");
 		break;
 	case PLUS_PROBE_OVER:
-		snprintf(to, room, "the probe is over; what probes gain is not certain yet; the pull is %.3g", p->pull);
+		snprintf(to, room, "the probe is over; what probes gain is not certain yet; the pull is %.3g",
+			p->reach.pull);
 		break;
 	case PLUS_BLIND:
 		snprintf(to, room, "what exchanges said is missing, or cannot be true, for %u windows in a row",
@@ -610,7 +611,7 @@ int scout_observe(
 	struct scout *scout, const struct scout_report *reports, unsigned sites, struct scout_decision *decision)
 {
 	const bool replays = scout->config.policy == SCOUT_REPLAY, follows = scout->config.policy == SCOUT_PLUS;
-	const bool asked = follows && scout->plus.asked > 0;
+	const bool asked = follows && scout->plus.past.asked > 0;
 	const double before = scout_theta(scout);
 	struct trust trust;
 	unsigned told;

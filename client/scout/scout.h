@@ -118,7 +118,7 @@ struct scout_decision {
 	/* Half of AL's interval, of 95 %, by the samples of the reports, as trust_weigh() has it: of 3 samples it is
 	 * wide, of models that are one it is 0. SCOUT_PLUS: of `gain`. Infinite: not known. */
 	double radius;
-	double r;                /* how sites have aligned, see plus.h; NaN: not known */
+	double r;                /* how sites have aligned, see plus_reach.h; NaN: not known */
 	struct plus_window seen; /* what was heard, and means of what sites said of losses */
 	/* SCOUT_PLUS: */
 	double pull;  /* NaN: not known */

@@ -83,52 +83,52 @@ static void saved_plus(struct saved *s, struct plus *p)
 
 	saved_whole(s, &phase);
 	p->phase = (enum plus_phase)phase;
-	phase = p->last;
+	phase = p->past.phase;
 	saved_whole(s, &phase);
-	p->last = (enum plus_phase)phase;
+	p->past.phase = (enum plus_phase)phase;
 	saved_whole(s, &p->passed);
 	saved_whole(s, &p->counted);
-	saved_whole(s, &p->measured);
+	saved_whole(s, &p->reach.measured);
 	saved_whole(s, &p->target);
 	saved_whole(s, &p->back);
 	saved_whole(s, &p->blind);
-	saved_whole(s, &p->calm);
-	saved_whole(s, &p->apart);
-	saved_whole(s, &p->was);
-	saved_whole(s, &p->asked);
-	saved_whole(s, &p->before);
-	phase = p->mean;
+	saved_whole(s, &p->watch.calm);
+	saved_whole(s, &p->guard.apart);
+	saved_whole(s, &p->past.index);
+	saved_whole(s, &p->past.asked);
+	saved_whole(s, &p->past.before);
+	phase = p->guard.mean;
 	saved_whole(s, &phase);
-	p->mean = (enum plus_mean)phase;
-	saved_number(s, &p->beyond);
-	saved_number(s, &p->train);
-	saved_number(s, &p->work);
-	saved_word(s, &p->apart_tight.count);
-	saved_number(s, &p->apart_tight.odds);
-	saved_number(s, &p->beyond_tight);
-	saved_number(s, &p->tried_tight);
-	saved_whole(s, &p->doubted);
+	p->guard.mean = (enum plus_mean)phase;
+	saved_number(s, &p->guard.beyond);
+	saved_number(s, &p->past.train);
+	saved_number(s, &p->past.trained);
+	saved_word(s, &p->guard.tight.count);
+	saved_number(s, &p->guard.tight.odds);
+	saved_number(s, &p->guard.beyond_tight);
+	saved_number(s, &p->guard.tried_tight);
+	saved_whole(s, &p->guard.doubted);
 	saved_truth(s, &p->settled);
-	saved_number(s, &p->pull);
-	saved_number(s, &p->sites);
-	saved_number(s, &p->ease);
-	saved_number(s, &p->rate);
-	saved_number(s, &p->rate_at);
-	saved_watch(s, &p->alignment);
-	saved_watch(s, &p->moves);
-	saved_watch(s, &p->loss);
-	saved_sequence(s, &p->usual);
-	saved_sequence(s, &p->probes);
-	saved_number(s, &p->probed);
-	saved_number(s, &p->usually);
-	saved_number(s, &p->extra);
-	saved_whole(s, &p->enough);
-	saved_number(s, &p->bytes);
-	saved_number(s, &p->bytes_probe);
-	saved_number(s, &p->trained);
-	saved_number(s, &p->tried);
-	saved_number(s, &p->each);
-	saved_whole(s, &p->second);
+	saved_number(s, &p->reach.pull);
+	saved_number(s, &p->reach.sites);
+	saved_number(s, &p->reach.ease);
+	saved_number(s, &p->watch.rate);
+	saved_number(s, &p->reach.rate);
+	saved_watch(s, &p->watch.alignment);
+	saved_watch(s, &p->watch.moves);
+	saved_watch(s, &p->watch.loss);
+	saved_sequence(s, &p->probe.usual);
+	saved_sequence(s, &p->probe.probes);
+	saved_number(s, &p->probe.samples);
+	saved_number(s, &p->probe.usually);
+	saved_number(s, &p->probe.extra);
+	saved_whole(s, &p->reach.enough);
+	saved_number(s, &p->budget.bytes);
+	saved_number(s, &p->budget.bytes_probes);
+	saved_number(s, &p->budget.trained);
+	saved_number(s, &p->budget.tried);
+	saved_number(s, &p->budget.each);
+	saved_whole(s, &p->budget.second);
 }
 
 uint32_t scout_fingerprint(const struct scout_config *c)
@@ -243,7 +243,7 @@ int scout_load(struct scout *scout, const uint8_t *in, size_t bytes, struct err 
 	saved_list(&s, &loaded);
 	if (loaded.index >= loaded.config.theta_count || loaded.plus.target >= loaded.config.theta_count ||
 		loaded.plus.back >= loaded.config.theta_count || (unsigned)loaded.plus.phase > PLUS_PROBES ||
-		(unsigned)loaded.plus.last > PLUS_PROBES || (unsigned)loaded.plus.mean > PLUS_DOUBTFUL)
+		(unsigned)loaded.plus.past.phase > PLUS_PROBES || (unsigned)loaded.plus.guard.mean > PLUS_DOUBTFUL)
 		return err_set(e, -EBADMSG,
 			"the state is none that a scout of %u thetas can have: begin with a scout that has none",
 			loaded.config.theta_count);

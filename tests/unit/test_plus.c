@@ -147,7 +147,7 @@ static void test_settles(void **state)
 		assert_true(at <= before);
 		assert_true(at == 0 || w.config.need[at] * felt(&w, pulls[i]) <= 1.0001);
 		assert_true(at + 1 == THETAS || w.config.need[at + 1] * felt(&w, pulls[i]) > 0.999);
-		assert_true(fabs(w.plus.pull - pulls[i]) <= 1e-9 * (1 + pulls[i]));
+		assert_true(fabs(w.plus.reach.pull - pulls[i]) <= 1e-9 * (1 + pulls[i]));
 		before = at;
 	}
 	assert_int_equal(before, 0);
@@ -181,9 +181,9 @@ static void test_long_windows(void **state)
 	now.said = 500;
 	now.heard = 100;
 	assert_int_equal(plus_next(&w.plus, &w.config, &now, 0, THETAS, 3, &w.verdict), 0);
-	assert_true(isnan(w.plus.pull));
+	assert_true(isnan(w.plus.reach.pull));
 	assert_int_equal(plus_next(&w.plus, &w.config, &now, 0, THETAS, 3, &w.verdict), 2);
-	assert_true(w.plus.pull == 0);
+	assert_true(w.plus.reach.pull == 0);
 }
 
 /* A rate of learning that falls lets local SGD be looser by its root, and no other; one that rises again, or beyond the
@@ -273,7 +273,7 @@ static void test_others(void **state)
 			world_turn(&w);
 			assert_true(w.verdict.cause != PLUS_DRIFTED && w.verdict.cause != PLUS_OTHERS);
 		}
-		assert_true(fabs(w.plus.pull - 1) < 1e-9);
+		assert_true(fabs(w.plus.reach.pull - 1) < 1e-9);
 	}
 }
 
@@ -299,8 +299,8 @@ static void test_moves(void **state)
 	assert_int_equal(w.verdict.drifts, PLUS_MOVES);
 }
 
-/* What Gaia keeps back fills up, as it was measured (plus.c): that is no drift. In local SGD twice as much is, on the
- * way to it. Data that do drift move it 2.6 times as far, at once. */
+/* What Gaia keeps back fills up, as it was measured (plus_config.c): that is no drift. In local SGD twice as much is,
+ * on the way to it. Data that do drift move it 2.6 times as far, at once. */
 static void test_fills(void **state)
 {
 	static const double said[] = {
@@ -340,22 +340,22 @@ static void test_budgets(void **state)
 	w.tells = true;
 	while (!w.plus.settled)
 		world_turn(&w);
-	assert_true(w.bytes > 0 && w.plus.bytes == 0); /* what it took to settle pays for no probe */
+	assert_true(w.bytes > 0 && w.plus.budget.bytes == 0); /* what it took to settle pays for no probe */
 	world_settle(&w);
 	w.bytes = w.bytes_probe = 0;
 	for (unsigned i = 0; i < 20000; i++) {
 		world_turn(&w);
-		assert_true(w.plus.bytes_probe <= w.config.bytes_part * w.plus.bytes);
-		assert_true(w.plus.tried <= 3 * w.config.work_part * w.plus.trained);
+		assert_true(w.plus.budget.bytes_probes <= w.config.bytes_part * w.plus.budget.bytes);
+		assert_true(w.plus.budget.tried <= 3 * w.config.work_part * w.plus.budget.trained);
 	}
 	assert_true(w.bytes_probe > w.config.bytes_part * w.bytes / 2);
-	assert_true(w.plus.tried > w.config.work_part * w.plus.trained);
+	assert_true(w.plus.budget.tried > w.config.work_part * w.plus.budget.trained);
 	w.each = 2 * w.config.tries; /* who tries more than is asked for has fewer trials */
 	for (unsigned i = 0; i < 20000; i++) {
 		world_turn(&w);
-		assert_true(w.plus.tried <= 3 * w.config.work_part * w.plus.trained || i < 20);
+		assert_true(w.plus.budget.tried <= 3 * w.config.work_part * w.plus.budget.trained || i < 20);
 	}
-	assert_true(w.plus.tried > w.config.work_part * w.plus.trained);
+	assert_true(w.plus.budget.tried > w.config.work_part * w.plus.budget.trained);
 	w.config.bytes_part = 0;
 	for (unsigned i = 0; i < 1000; i++) {
 		world_turn(&w);
@@ -412,8 +412,8 @@ static void test_few_and_many(void **state)
 		w.levels[1] += w.verdict.tries == PLUS_FEW ? 3 : 0;
 	}
 	assert_true(few == 2 && many == 10);
-	assert_true(w.plus.usual.count > 8 && fabs(w.plus.usual.mean) < 0.005);
-	assert_true(w.plus.loss.count > 8 && fabs(w.plus.loss.mean) < 0.005);
+	assert_true(w.plus.probe.usual.count > 8 && fabs(w.plus.probe.usual.mean) < 0.005);
+	assert_true(w.plus.watch.loss.count > 8 && fabs(w.plus.watch.loss.mean) < 0.005);
 }
 
 /* What probes find in the long run moves theta, although the pull is the same: also where a window's part of the
@@ -438,7 +438,7 @@ static void test_probes(void **state)
 			assert_true(w.verdict.cause != (wasteful ? PLUS_WASTES : PLUS_GAINS));
 		}
 		assert_true(seen);
-		assert_true(wasteful ? w.plus.ease == 0.5 : w.plus.ease == 1.25);
+		assert_true(wasteful ? w.plus.reach.ease == 0.5 : w.plus.reach.ease == 1.25);
 		assert_true(wasteful ? w.index < at : w.index >= at);
 	}
 }
@@ -491,7 +491,7 @@ static void test_worth(void **state)
 		assert_int_equal(w.verdict.cause, pays ? PLUS_GAINS : PLUS_WASTES);
 		assert_true(fabs(w.verdict.extra - costs) < 1e-9);
 		assert_true(pays ? w.verdict.gain - w.verdict.radius > 0.05 : w.verdict.gain + w.verdict.radius < 0.2);
-		assert_true(pays ? w.plus.ease == 0.5 && w.index < at : w.plus.ease == 1.25);
+		assert_true(pays ? w.plus.reach.ease == 0.5 && w.index < at : w.plus.reach.ease == 1.25);
 	}
 }
 
@@ -524,7 +524,7 @@ static void test_near(void **state)
 	assert_int_equal(w.index, 4);
 	w.over = over; /* nobody tries a theta again that was too dear */
 	assert_int_equal(world_settle(&w), 4);
-	assert_true(w.verdict.enough && w.plus.enough == 4);
+	assert_true(w.verdict.enough && w.plus.reach.enough == 4);
 	w.config.bytes_part = 1;
 	for (unsigned i = 0; i < 60 && w.verdict.cause != PLUS_PROBE; i++)
 		world_turn(&w);
@@ -599,7 +599,7 @@ static void test_blind(void **state)
 			assert_int_equal(w.verdict.cause, PLUS_BLIND);
 			assert_int_equal(w.index, k < 2 ? at : 0);
 		}
-		assert_true(fabs(w.plus.pull - 10) < 1e-9);
+		assert_true(fabs(w.plus.reach.pull - 10) < 1e-9);
 	}
 }
 
@@ -631,11 +631,11 @@ static void test_norm(void **state)
 		w.index = plus_next(&w.plus, &w.config, &now, w.index, THETAS, 3, &w.verdict);
 		assert_int_equal(w.index, 0);
 		assert_true((w.verdict.cause == PLUS_NORM) == (i > 0));
-		assert_true(w.plus.ease == 1); /* it is not theta's */
+		assert_true(w.plus.reach.ease == 1); /* it is not theta's */
 	}
 	for (unsigned i = 0; i < 60; i++) { /* trials are rare */
 		world_show(&w, &now);
-		w.plus.asked = 0;
+		w.plus.past.asked = 0;
 		assert_int_equal(plus_next(&w.plus, &w.config, &now, w.index, THETAS, 3, &w.verdict), 0);
 		assert_true(w.verdict.cause == PLUS_NORM && fabs(w.verdict.beyond - 1.4) < 1e-9);
 	}
@@ -685,7 +685,7 @@ static void test_not_twice(void **state)
 	at = world_settle(&w);
 	for (unsigned i = 0; i < 4; i++)
 		assert_int_equal(part_turn(&w, 1.5, 2.5), at);
-	assert_true(w.plus.apart == 0);
+	assert_true(w.plus.guard.apart == 0);
 }
 
 /* Models that have drifted apart: theta is tight until trials there say that the mean is sound, and less loose after
@@ -705,18 +705,18 @@ static void test_apart(void **state)
 		assert_int_equal(part_turn(&w, 0.1, 1.5), 0); /* tried at the end of the window that was not tight */
 		assert_int_equal(w.verdict.cause, PLUS_WAITS);
 		for (unsigned i = 0; i < 40; i++) {
-			w.plus.asked = 0;
+			w.plus.past.asked = 0;
 			assert_int_equal(part_turn(&w, 0.1, NAN), 0);
 			assert_int_equal(w.verdict.cause, PLUS_WAITS);
 			assert_int_equal(plus_span(&w.plus, PERIOD), PERIOD);
 		}
-		w.plus.asked = 200;
+		w.plus.past.asked = 200;
 		part_turn(&w, 0.1, run == 0 ? 0.11 : run == 1 ? NAN : 1.5);
 		assert_int_equal(w.verdict.cause, run == 2 ? PLUS_NORM : PLUS_FIRST);
 		if (run < 2)
-			assert_true(world_settle(&w) < at && w.plus.ease == 0.5);
+			assert_true(world_settle(&w) < at && w.plus.reach.ease == 0.5);
 		else
-			assert_true(w.plus.ease == 1); /* it was not theta */
+			assert_true(w.plus.reach.ease == 1); /* it was not theta */
 	}
 }
 

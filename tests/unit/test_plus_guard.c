@@ -230,7 +230,7 @@ static void test_doubts(void **state)
 	chance_seed = 5;
 	sites_in_doubt(&s);
 	assert_int_equal(s.verdict.cause, PLUS_DOUBTS);
-	assert_int_equal(s.plus.apart_tight.count, 2);
+	assert_int_equal(s.plus.guard.tight.count, 2);
 	assert_int_equal(s.index, 0);
 	assert_int_equal(plus_span(&s.plus, PERIOD), PERIOD);
 	while (s.verdict.cause == PLUS_DOUBTS && doubts++ < 20) {
@@ -241,14 +241,14 @@ static void test_doubts(void **state)
 	assert_int_equal(s.verdict.cause, PLUS_NORM);
 	for (unsigned i = 0; i < 20; i++)
 		sites_turn(&s);
-	assert_true(s.verdict.cause == PLUS_NORM && s.plus.ease == 1);
+	assert_true(s.verdict.cause == PLUS_NORM && s.plus.reach.ease == 1);
 	assert_true(s.index > 0);                         /* as the pull allows: talking more is no help */
 	assert_true(fabs(s.verdict.beyond - 0.3) < 0.15); /* not what it is at that theta */
 	s.beyond = 0;                                     /* data are others */
 	s.pull = 6;
 	for (unsigned i = 0; i < 40; i++)
 		sites_turn(&s);
-	assert_true(s.plus.mean == PLUS_SOUND && s.index > 0 && s.plus.ease == 1);
+	assert_true(s.plus.guard.mean == PLUS_SOUND && s.index > 0 && s.plus.reach.ease == 1);
 }
 
 /* What was chance goes away by itself; and what shows at loose thetas alone is no evidence: that is the drift of
@@ -263,7 +263,7 @@ static void test_chance(void **state)
 	s.beyond = 0;
 	for (unsigned i = 0; i < 3; i++)
 		sites_turn(&s);
-	assert_int_equal(s.plus.mean, PLUS_SOUND);
+	assert_int_equal(s.plus.guard.mean, PLUS_SOUND);
 	assert_true(sites_told(&s, 100) == NEVER && s.index > 0);
 	sites_init(&s, 3, 3, THETAS);
 	s.drifted = 0.1;
@@ -289,14 +289,14 @@ static void test_long(void **state)
 		doubts += s.verdict.cause == PLUS_DOUBTS;
 		assert_true(s.verdict.cause != PLUS_NORM);
 	}
-	assert_true(doubts == 6 && s.index > 0 && s.plus.apart_tight.odds > 0.25);
+	assert_true(doubts == 6 && s.index > 0 && s.plus.guard.tight.odds > 0.25);
 	s.drifted = 0.4; /* nor does it keep what models drift apart by from being over */
 	while (s.verdict.cause != PLUS_APART && s.windows < 200)
 		sites_turn(&s);
 	assert_int_equal(s.verdict.cause, PLUS_APART);
-	for (unsigned i = 0; i < 20 && s.plus.mean != PLUS_SOUND; i++)
+	for (unsigned i = 0; i < 20 && s.plus.guard.mean != PLUS_SOUND; i++)
 		sites_turn(&s);
-	assert_int_equal(s.plus.mean, PLUS_SOUND);
+	assert_int_equal(s.plus.guard.mean, PLUS_SOUND);
 }
 
 /* Where it takes all samples to see it, few are not asked for. */
@@ -312,7 +312,7 @@ static void test_fine(void **state)
 	s.beyond = 0.16;
 	for (unsigned told = 0; s.windows < 400 && told < 50; told += s.verdict.cause == PLUS_NORM) {
 		sites_turn(&s);
-		if (s.plus.mean != PLUS_DOUBTFUL && s.plus.mean != PLUS_HOPELESS)
+		if (s.plus.guard.mean != PLUS_DOUBTFUL && s.plus.guard.mean != PLUS_HOPELESS)
 			continue;
 		assert_true(s.verdict.tries != PLUS_FEW);
 		fine += s.verdict.tries == s.config.tries;
@@ -329,13 +329,13 @@ static void test_nothing(void **state)
 	chance_seed = 5;
 	sites_in_doubt(&s);
 	for (unsigned i = 0; i < 3; i++) {
-		const struct evidence before = s.plus.apart_tight;
+		const struct evidence before = s.plus.guard.tight;
 
 		s.after = NAN;
 		sites_turn(&s);
-		assert_memory_equal(&before, &s.plus.apart_tight, sizeof(before));
+		assert_memory_equal(&before, &s.plus.guard.tight, sizeof(before));
 	}
-	assert_int_equal(s.plus.mean, PLUS_SOUND);
+	assert_int_equal(s.plus.guard.mean, PLUS_SOUND);
 }
 
 /* ---- samples ---- */

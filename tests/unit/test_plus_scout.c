@@ -192,9 +192,10 @@ static void test_says_doubt(void **state)
 		assert_int_equal(scout_init(&twin, &c, &e), 0);
 		scout_save(&one, saved);
 		assert_int_equal(scout_load(&twin, saved, sizeof(saved), &e), 0);
-		assert_true(twin.plus.tried_tight == one.plus.tried_tight);
-		assert_true(twin.plus.doubted == one.plus.doubted);
-		assert_true(isnan(one.plus.beyond_tight) || twin.plus.beyond_tight == one.plus.beyond_tight);
+		assert_true(twin.plus.guard.tried_tight == one.plus.guard.tried_tight);
+		assert_true(twin.plus.guard.doubted == one.plus.guard.doubted);
+		assert_true(isnan(one.plus.guard.beyond_tight) ||
+			    twin.plus.guard.beyond_tight == one.plus.guard.beyond_tight);
 		scout_hear_all(&one, 10, 10, 0.02, 1.0 / SITES, 0.1);
 		scout_hear_all(&twin, 10, 10, 0.02, 1.0 / SITES, 0.1);
 		assert_int_equal(scout_observe(&one, reports, SITES, &a), 0);
@@ -209,7 +210,7 @@ static void test_says_doubt(void **state)
 		assert_true(told < 12 || strstr(a.reason, "tries other data; it sends what BSP does"));
 	}
 	assert_true(doubts > 0 && told == 12 && scout_theta(&one) == 1);
-	one.plus.mean = (enum plus_mean)(PLUS_DOUBTFUL + 1);
+	one.plus.guard.mean = (enum plus_mean)(PLUS_DOUBTFUL + 1);
 	scout_save(&one, saved);
 	assert_int_equal(scout_load(&twin, saved, sizeof(saved), &e), -EBADMSG);
 	assert_non_null(strstr(e.text, "the state is none that a scout of 7 thetas can have"));
@@ -413,7 +414,7 @@ static void test_says_worth(void **state)
 			const uint64_t bytes = s.index ? 5 * MODEL : 25 * MODEL;
 
 			priced_turn(&s, (struct scout_report){.bytes = bytes, .within = 7},
-				s.plus.last == PLUS_PROBES ? fell : 0, &d);
+				s.plus.past.phase == PLUS_PROBES ? fell : 0, &d);
 		}
 		assert_non_null(strstr(d.reason,
 			run == 0 ? "save a loss of 0.5, give or take " : "save a loss of but 0.25, give or take "));
