@@ -517,7 +517,7 @@ int phub_start(phub_t *p, int timeout_ms)
 
 	if (rc < 0)
 		return rc;
-	if (p->running)
+	if (p->running && !p->starts)
 		return api_leave(p, err_set(&api_error, -EBUSY, "%s: the job is running already", p->session.who));
 	begin_ns = p->env.now(p->env.ctx);
 	if (!p->frozen && p->resume_until_ns) { /* the box was lost, and nothing with it */
@@ -528,6 +528,7 @@ int phub_start(phub_t *p, int timeout_ms)
 		rc = client_start_begin(p, &api_error);
 	if (rc == 0)
 		rc = api_wait(p, api_started, PHUB_ALL, timeout_ms);
+	p->starts = rc == -ETIMEDOUT;
 	return api_leave(p, rc);
 }
 

@@ -34,6 +34,7 @@ struct phub {
 	struct err refused;       /* a lane cannot be made; code 0: none such */
 	uint64_t refused_ns;      /* since when */
 	bool running;             /* all lanes are up */
+	bool starts;              /* phub_start() timed out, and has not been called again */
 	bool catches_up;          /* and what exchange_catch_up() asked for is not here yet */
 	bool frozen;              /* the key table was handed over: no more keys */
 	uint32_t chunk_bytes;     /* in force */

@@ -194,6 +194,36 @@ def test_a_missing_rank_is_named(box):
     worker.close()
 
 
+def test_a_start_that_has_timed_out_is_over_when_the_job_runs(box):
+    url = box.url("late")
+    worker = phub.connect(url, rank=0, world=2)
+    key, array = worker.key("a", 3), numpy.ones(3, "f4")
+    with raises(TimeoutError, "rank 1"):
+        worker.start(0.3)
+    there = threading.Event()
+
+    def late():
+        with phub.connect(url, rank=1, world=2) as other:
+            key, array = other.key("a", 3), numpy.ones(3, "f4")
+            other.start()
+            there.set()
+            other.begin(key, array.ctypes.data, array.ctypes.data)
+            other.wait()
+
+    thread = threading.Thread(target=late)
+    thread.start()
+    assert there.wait(20)
+    time.sleep(0.3)  # and here it runs, too
+    worker.start()
+    with raises(phub.Error, "running already"):
+        worker.start()
+    worker.begin(key, array.ctypes.data, array.ctypes.data)
+    worker.wait()
+    thread.join()
+    worker.close()
+    assert array.tolist() == [2, 2, 2]
+
+
 def differ(rank, url):
     with phub.connect(url, rank=rank, world=2) as worker:
         with raises(phub.Error, "float32[4]") if rank else raises(phub.Error, "float32[3]"):
