@@ -119,6 +119,16 @@ struct phub_scout_options {
 	 * the mean model loses beyond sites' own, even where they talk at each step, may be of these, and is evidence;
 	 * true; of a site it is as its tensors say. */
 	bool statistics;
+	/* PHUB_SCOUT_PLUS: what was found on images of ten classes and small models (README), and may be another for
+	 * yours: */
+	double ease;     /* a factor to how loose theta may be: with 2 LOCAL's is twice as large; above 0; 1 */
+	uint32_t passes; /* exchanges until how far sites pull apart is measured, in the next 20; with a rate of
+			  * learning that warms up all that this takes; 40 */
+	double guard;    /* loss of the mean model beyond sites' own, in the unit of reports, that skew alone does not
+			  * make: beyond that models have drifted apart, or no theta helps; above 0; 0.5 */
+	double drift;    /* how far r, what sites move or what the mean model loses leaves its level until data have
+			  * drifted, in natural logarithms, summed over windows, less 0.1 in each; 0: never; 0.5 */
+	double probes;   /* bytes that probes may cost, as a part of all since theta first settled, 0 to 1; 0.02 */
 };
 
 /*

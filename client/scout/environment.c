@@ -268,6 +268,7 @@ static int environment_weights(const struct reader *r, struct phub_scout_options
 	} numbers[] = {{"SIGMA", OPTIONS_SIGMA, 0, 1, &scout->sigma},
 		{"GAIN", OPTIONS_GAIN, DBL_MIN, INFINITY, &scout->gain},
 		{"WORTH", OPTIONS_GAIN, 0, INFINITY, &scout->worth},
+		{"EASE", OPTIONS_GAIN, DBL_MIN, INFINITY, &scout->ease},
 		{"LAMBDA_LOSS", OPTIONS_LAMBDA_LOSS, 0, INFINITY, &scout->lambda_loss},
 		{"LAMBDA_BYTES", OPTIONS_LAMBDA_BYTES, 0, INFINITY, &scout->lambda_bytes}};
 	char gain[ENVIRONMENT_NAME_BYTES], worth[ENVIRONMENT_NAME_BYTES];

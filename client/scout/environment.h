@@ -16,6 +16,7 @@
  *      PHUB_SCOUT_GAIN        likewise, of scout+: loss that talking more would have to save, above 0
  *      PHUB_SCOUT_WORTH       likewise, instead of GAIN: what a unit of loss is worth, in the unit of costs; 0: GAIN
  *                             holds
+ *      PHUB_SCOUT_EASE        likewise: a factor to how loose theta may be, above 0
  *      PHUB_SCOUT_TRIM        likewise, of all: the part of sites that may lie, 0 to below .5: as much is left out of
  *                             means at either end
  *      PHUB_SCOUT_UNIT        likewise, of all: bytes, seconds, money: what costs are in; with PHUB_SCOUT_RATE,

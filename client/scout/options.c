@@ -61,7 +61,12 @@ void phub_scout_options_init(struct phub_scout_options *options)
 		.algorithm = PHUB_SITE_LOCAL,
 		.gain = c.plus.sigma,
 		.tries = c.plus.tries,
-		.statistics = c.plus.statistics};
+		.statistics = c.plus.statistics,
+		.ease = c.plus.ease,
+		.passes = c.plus.passes,
+		.guard = c.plus.guard,
+		.drift = c.plus.bound,
+		.probes = c.plus.bytes_part};
 }
 
 /* Arrays of the caller's that fit; the rest scout_init() looks at. */
@@ -215,6 +220,11 @@ int options_scout(const struct phub_scout_options *given, const enum site_algori
 	config->plus.worth = own.worth;
 	config->plus.tries = own.tries;
 	config->plus.statistics = own.statistics;
+	config->plus.ease = own.ease;
+	config->plus.passes = own.passes;
+	config->plus.guard = own.guard;
+	config->plus.bound = own.drift;
+	config->plus.bytes_part = own.probes;
 	rc = options_numbers(config->thetas, own.thetas, own.theta_count, SCOUT_THETAS_MAX, "thetas", e);
 	if (rc == 0)
 		rc = options_numbers(config->schedule, own.schedule, own.schedule_count, SCOUT_SCHEDULE_MAX,

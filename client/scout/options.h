@@ -33,7 +33,8 @@ int options_needs(struct scout_config *config, enum site_algorithm algorithm, st
  * its first? 0; -EINVAL with the right order in `e`. */
 int options_thetas(const struct scout_config *config, enum site_algorithm algorithm, struct err *e);
 
-/* What some policies do not look at: which theta they begin with, and what they weigh. */
+/* What some policies do not look at: which theta they begin with, and what they weigh; OPTIONS_GAIN is all
+ * that scout+ alone looks at. */
 enum options_part { OPTIONS_THETA = 0, OPTIONS_SIGMA, OPTIONS_GAIN, OPTIONS_LAMBDA_LOSS, OPTIONS_LAMBDA_BYTES };
 
 #define OPTIONS_PART_COUNT 5u

@@ -6,7 +6,7 @@
 
 #include <math.h>
 
-/* Steps of a window while it measures: so a pull takes PLUS_PASSES + `settle` of them, however long a period is. */
+/* Steps of a window while it measures: so a pull takes `passes` + `settle` of them, however long a period is. */
 enum { PLUS_SHORT = 10 };
 
 #define PLUS_ROUNDING 1e-3
@@ -99,7 +99,7 @@ static unsigned plus_turn(struct plus *p, unsigned index)
 static unsigned plus_measure(struct plus *p, const struct plus_over *o, struct plus_verdict *v)
 {
 	v->cause = PLUS_FIRST;
-	if (p->passed < PLUS_PASSES) {
+	if (p->passed < o->c->passes) {
 		p->passed += o->w->exchanges;
 		return 0;
 	}

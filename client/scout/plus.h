@@ -20,7 +20,7 @@
  *      plus_guard.h   whether the mean model is sound, or models have drifted apart, or no theta will help
  *      plus_config.h  the numbers that all go by; plus_window.h: what a window shows
  *
- * Course. It measures in windows of a few steps (plus_span()), for that costs what BSP does: the first PLUS_PASSES
+ * Course. It measures in windows of a few steps (plus_span()), for that costs what BSP does: the first `passes`
  * exchanges are not counted, as momentum and models are of another theta before, and the gradients of a model that
  * knows nothing say little; the next `settle` are. Then it loosens in each window by half of the thetas that are left,
  * and stays. Theta may change there without a new measurement: where the rate of learning falls, where a probe has
@@ -42,8 +42,6 @@
 #include "client/scout/plus_reach.h"
 #include "client/scout/plus_watch.h"
 #include "client/scout/plus_window.h"
-
-#define PLUS_PASSES 40u
 
 /* Why theta is what it is. */
 enum plus_cause {

@@ -40,6 +40,8 @@ static const struct {
 void plus_defaults(struct plus_config *config)
 {
 	*config = (struct plus_config){.power = 1,
+		.ease = 1,
+		.passes = PLUS_PASSES,
 		.settle = 20,
 		.sigma = 0.02,
 		.alpha = 0.05,
@@ -101,13 +103,14 @@ const char *plus_check(const struct plus_config *c, unsigned count)
 		double value;
 		bool good;
 	} numbers[] = {
+		{"ease needs to be a number above 0", c->ease, c->ease > 0},
 		{"settle needs to be a number above 0", c->settle, c->settle > 0},
 		{"gain needs to be a number above 0", c->sigma, c->sigma > 0},
 		{"worth needs to be a number from 0 on; with 0 gain holds", c->worth, c->worth >= 0},
 		{"alpha needs to be above 0 and below 1", c->alpha, c->alpha > 0 && c->alpha < 1},
 		{"slack needs to be a number above 0", c->slack, c->slack > 0},
-		{"bound needs to be a number above 0", c->bound, c->bound > 0},
-		{"bytes_part needs to be 0 to 1", c->bytes_part, c->bytes_part >= 0 && c->bytes_part <= 1},
+		{"drift needs to be a number from 0 on; 0: it is not looked at", c->bound, c->bound >= 0},
+		{"probes needs to be 0 to 1", c->bytes_part, c->bytes_part >= 0 && c->bytes_part <= 1},
 		{"work_part needs to be 0 to 1", c->work_part, c->work_part >= 0 && c->work_part <= 1},
 		{"guard needs to be a number above 0", c->guard, c->guard > 0},
 		{"own needs to be a number from 0 on", c->own, c->own >= 0},

@@ -11,6 +11,7 @@
 #include "client/scout/site.h"
 
 #define PLUS_THETAS_MAX 64u
+#define PLUS_PASSES     40u /* unless the caller says otherwise */
 
 struct plus_config {
 	/* Of the algorithm and its grid, which plus_needs() fills in; plus_reach.h has what they are for: */
@@ -21,12 +22,14 @@ struct plus_config {
 	double says[PLUS_THETAS_MAX]; /* what a theta costs beyond the floor, beside the first, 1; 0: not known yet */
 	bool each_step;               /* sites exchange at each step, whatever theta */
 
-	unsigned settle; /* exchanges that a pull is measured in, above 0 */
+	double ease;     /* of all algorithms: how loose theta may be beside that; above 0 */
+	unsigned passes; /* exchanges at the tightest theta that are not counted, */
+	unsigned settle; /* and those that a pull is measured in after them, above 0 */
 
 	/* Watches (plus_watch.h), in natural logarithms, above 0: */
 	double slack;       /* of r, and of the mean model's loss; */
 	double slack_moves; /* of how far sites move, which plus_needs() fills in; */
-	double bound;       /* of all */
+	double bound;       /* of all; 0: nothing is watched */
 
 	/* Probes, and what they may spend (plus_probe.h): */
 	double sigma;      /* loss, in the unit of the reports, that talking more may be worth; above 0 */

@@ -89,7 +89,7 @@ unsigned plus_reach_allows(const struct plus_reach *reach, const struct plus_con
 	const double pull = reach->pull + c->own;
 	const double felt =
 		(c->power == 2 ? pull * pull : pull) * sqrt(reach->sites) / plus_reach_slower(reach, c, rate);
-	const double have = felt > 0 ? reach->ease / felt : INFINITY;
+	const double have = felt > 0 ? c->ease * reach->ease / felt : INFINITY;
 	unsigned index = 0;
 
 	while (index + 1 < count && c->need[index + 1] <= have)

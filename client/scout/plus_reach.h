@@ -16,9 +16,9 @@
  *      need(theta) <= ease / ((pull + own)^power sqrt(K))
  *
  * with need() rising with looseness, and `own`, what going alone costs sites that are alike, in units of pull; these
- * and `power` of each algorithm (plus_needs()). `ease` is 1 until probes or the guard correct it. Where models drift by
- * what they step (`by_rate`), they drift less by a lower rate of learning, and theta may be looser by the root of how
- * far it has fallen since the pull was measured.
+ * and `power` of each algorithm (plus_needs()). `ease` is the configuration's, 1, times what probes and the guard make
+ * of it. Where models drift by what they step (`by_rate`), they drift less by a lower rate of learning, and theta may
+ * be looser by the root of how far it has fallen since the pull was measured.
  *
  * Cost. The pull says how loose theta may be; looser is not always cheaper. Some of what a window costs is the same
  * whatever theta (`floor`): in seconds the latency of Gaia's exchanges, one at each step, and in seconds or money all
@@ -43,7 +43,7 @@ struct plus_reach {
 	unsigned measured; /* pulls that it is of; 0: the next one begins it anew */
 	double sites;      /* that it was measured of, */
 	double rate;       /* and of learning, then */
-	double ease;       /* see above */
+	double ease;       /* what probes and the guard have made of 1 */
 	unsigned enough;   /* index beyond which no theta is cheaper; PLUS_THETAS_MAX: it is not known */
 };
 

@@ -54,6 +54,8 @@ enum plus_series plus_watch_drift(struct plus_watch *watch, const struct plus_co
 		watch->calm--;
 		return PLUS_NONE;
 	}
+	if (!(c->bound > 0))
+		return PLUS_NONE;
 	if (r > 0) {
 		alignment = watch_add(&watch->alignment, exact_log(r), c->slack, c->bound);
 		moves = watch_add(&watch->moves, plus_watch_moves(w), c->slack_moves, c->bound);

@@ -210,6 +210,11 @@ static void run_costs(struct line *l, const struct scout_config *c)
 		field_whole(l, "tries", c->plus.tries);
 		field_name(l, "statistics");
 		line_put(l, c->plus.statistics ? "true" : "false");
+		field_double(l, "ease", c->plus.ease);
+		field_whole(l, "passes", c->plus.passes);
+		field_double(l, "guard", c->plus.guard);
+		field_double(l, "drift", c->plus.bound);
+		field_double(l, "probes", c->plus.bytes_part);
 	}
 	if (c->price.unit == PRICE_BYTES)
 		return;

@@ -155,6 +155,8 @@ uint32_t scout_fingerprint(const struct scout_config *c)
 	crc = crc_32c(crc, &c->trim, c->trim > 0 ? sizeof(c->trim) : 0);
 	crc = crc_32c(
 		crc, &p->statistics, is_plus && !p->statistics); /* states of before this was known are those of true */
+	crc = crc_32c(crc, &p->ease, is_plus && p->ease != 1 ? sizeof(p->ease) : 0); /* likewise of their usual */
+	crc = crc_32c(crc, &p->passes, is_plus && p->passes != PLUS_PASSES ? sizeof(p->passes) : 0);
 	crc = crc_32c(crc, p->says, is_plus ? c->theta_count * sizeof(p->says[0]) : 0);
 	return crc_32c(crc, p->need, is_plus ? c->theta_count * sizeof(p->need[0]) : 0);
 }

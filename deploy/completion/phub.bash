@@ -193,18 +193,18 @@ _phub_words() { # COMMAND SUBCOMMAND WORD
 	scout)
 		case $2 in
 		run)
-			words='--sites --out --algorithm --policy --thetas --theta --period --sigma --gain --worth --lambda-loss --lambda-bytes
+			words='--sites --out --algorithm --policy --thetas --theta --period --sigma --gain --worth --ease --lambda-loss --lambda-bytes
 				--trim --seed --unit --rate --latency --price --shadow --lost --box --job --phubd --set --json --help'
 			;;
 		advise)
-			words='--listen --sites --model-bytes --thetas --theta --policy --period --sigma --gain --worth --lambda-loss
+			words='--listen --sites --model-bytes --thetas --theta --policy --period --sigma --gain --worth --ease --lambda-loss
 				--lambda-bytes --trim --seed --wait --secret-file --out --json --help'
 			;;
 		compare) words='--json --help' ;;
 		explain) words='--at --json --help' ;;
 		plot) words='--out --help' ;;
 		dry-run)
-			words='--policy --thetas --theta --sigma --gain --worth --lambda-loss --lambda-bytes --unit --rate --latency --price --seed
+			words='--policy --thetas --theta --sigma --gain --worth --ease --lambda-loss --lambda-bytes --unit --rate --latency --price --seed
 				--json --help'
 			;;
 		*) words='run compare explain plot dry-run advise --help' ;;

@@ -713,6 +713,8 @@ int scout_advise_run(int argc, char **argv)
 			NULL},
 		{"worth", "BYTES", "scout+, instead: what a unit of loss is worth, like 200MB", ARGS_SIZE, &g->worth, 0,
 			0, NULL},
+		{"ease", "FACTOR", "scout+: a factor to how loose theta may be, above 0 (1)", ARGS_REAL, &g->ease, 0, 0,
+			NULL},
 		{"trim", "PART", "of sites that may lie, below 0.5: as much is left out of means at either end (0)",
 			ARGS_REAL, &g->trim, 0, 0, NULL},
 		{"seed", "N", "of its chances (0)", ARGS_NUMBER, &o.seed, 0, SCOUT_SEED_MAX, NULL},

@@ -41,6 +41,7 @@ void scout_check_take(const struct scout_given *given, struct scout_config *conf
 	config->trim = check_or(given->trim, config->trim);
 	config->plus.sigma = check_or(given->gain, config->plus.sigma);
 	config->plus.worth = check_or(given->worth, isnan(given->gain) ? config->plus.worth : 0);
+	config->plus.ease = check_or(given->ease, config->plus.ease);
 	config->price.link.rate = check_or(given->rate, config->price.link.rate);
 	config->price.link.latency = check_or(given->latency, config->price.link.latency);
 	config->price.link.money = check_or(given->price, config->price.link.money);
@@ -70,12 +71,14 @@ int scout_check_given(const struct args_usage *usage, const struct scout_given *
 		enum options_part part;
 	} options[] = {{"theta", given->theta, OPTIONS_THETA}, {"sigma", given->sigma, OPTIONS_SIGMA},
 		{"gain", given->gain, OPTIONS_GAIN}, {"worth", given->worth, OPTIONS_GAIN},
-		{"lambda-loss", given->lambda_loss, OPTIONS_LAMBDA_LOSS},
+		{"ease", given->ease, OPTIONS_GAIN}, {"lambda-loss", given->lambda_loss, OPTIONS_LAMBDA_LOSS},
 		{"lambda-bytes", given->lambda_bytes, OPTIONS_LAMBDA_BYTES}};
 	const enum scout_policy policy = (enum scout_policy)given->policy;
 
 	if (given->gain <= 0)
 		return args_wrong(usage, "--gain %g: allowed is a number above 0", given->gain);
+	if (given->ease <= 0)
+		return args_wrong(usage, "--ease %g: allowed is a number above 0", given->ease);
 	if (given->worth <= 0)
 		return args_wrong(
 			usage, "--worth %g: allowed is a number above 0; without it --gain holds", given->worth);

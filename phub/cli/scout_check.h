@@ -23,15 +23,15 @@ struct scout_given {
 	int policy;                                           /* -1: not known */
 	int unit;                                             /* of costs, likewise */
 	double theta, sigma, gain, lambda_loss, lambda_bytes; /* NaN: not given */
-	double worth, trim;                                   /* likewise */
+	double worth, ease, trim;                             /* likewise */
 	double rate, latency, price;
 };
 
 /* A struct scout_given of which nothing is given. */
-#define SCOUT_GIVEN_NONE                                                                                  \
-	{                                                                                                 \
-		.policy = -1, .unit = -1, .theta = NAN, .sigma = NAN, .gain = NAN, .lambda_loss = NAN,    \
-		.lambda_bytes = NAN, .worth = NAN, .trim = NAN, .rate = NAN, .latency = NAN, .price = NAN \
+#define SCOUT_GIVEN_NONE                                                                                               \
+	{                                                                                                              \
+		.policy = -1, .unit = -1, .theta = NAN, .sigma = NAN, .gain = NAN, .lambda_loss = NAN,                 \
+		.lambda_bytes = NAN, .worth = NAN, .ease = NAN, .trim = NAN, .rate = NAN, .latency = NAN, .price = NAN \
 	}
 
 /* What is given of costs goes into the configuration; the rest of that stays. */

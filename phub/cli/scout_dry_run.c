@@ -534,6 +534,8 @@ int scout_dry_run_run(int argc, char **argv)
 			0, 0, NULL},
 		{"worth", "COST", "scout+, instead: what a unit of loss is worth, in the unit of costs (the run's)",
 			ARGS_REAL, &g->worth, 0, 0, NULL},
+		{"ease", "FACTOR", "scout+: a factor to how loose theta may be, above 0 (the run's)", ARGS_REAL,
+			&g->ease, 0, 0, NULL},
 		{"unit", "NAME", "of costs: bytes, seconds or money (the run's)", ARGS_CHOICE, &g->unit, 0, 0,
 			dry_units},
 		{"rate", "BYTES", "seconds: what a link carries in one, like 12.5MB (the run's)", ARGS_SIZE, &g->rate,

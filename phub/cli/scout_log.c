@@ -740,8 +740,8 @@ struct price scout_log_price(const struct scout_log *log)
 
 int scout_log_config(const struct scout_log *log, struct scout_config *out, struct err *e)
 {
-	double first = scout_log_number(log->run, "first"), whole[] = {500, 0, 0, 3, 1, 200};
-	static const char *const names[] = {"period", "memory", "seed", "patience", "model_bytes", "tries"};
+	double first = scout_log_number(log->run, "first"), whole[] = {500, 0, 0, 3, 1, 200, PLUS_PASSES};
+	static const char *const names[] = {"period", "memory", "seed", "patience", "model_bytes", "tries", "passes"};
 
 	scout_defaults(out);
 	if (log_policy(scout_log_text(log->run, "policy"), &out->policy) < 0)
@@ -763,6 +763,10 @@ int scout_log_config(const struct scout_log *log, struct scout_config *out, stru
 	log_real(log, "trim", &out->trim);
 	log_real(log, "gain", &out->plus.sigma);
 	log_real(log, "worth", &out->plus.worth);
+	log_real(log, "ease", &out->plus.ease);
+	log_real(log, "guard", &out->plus.guard);
+	log_real(log, "drift", &out->plus.bound);
+	log_real(log, "probes", &out->plus.bytes_part);
 	out->price = scout_log_price(log);
 	for (unsigned i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
 		log_real(log, names[i], &whole[i]);
@@ -778,6 +782,7 @@ int scout_log_config(const struct scout_log *log, struct scout_config *out, stru
 	out->patience = (unsigned)whole[3];
 	out->model_bytes = (uint64_t)whole[4];
 	out->plus.tries = (uint32_t)whole[5];
+	out->plus.passes = (unsigned)whole[6];
 	out->plus.statistics = !json_is_false(json_object_get(log->run, "statistics"));
 	return 0;
 }

@@ -106,6 +106,7 @@ static void run_note_idle(struct run *run, const json_t *head)
 			o->given.lambda_bytes == scout_log_number(head, "lambda_bytes")},
 		{"gain", !isnan(o->given.gain), o->given.gain == scout_log_number(head, "gain")},
 		{"worth", !isnan(o->given.worth), o->given.worth == scout_log_number(head, "worth")},
+		{"ease", !isnan(o->given.ease), o->given.ease == scout_log_number(head, "ease")},
 		{"trim", !isnan(o->given.trim), o->given.trim == scout_log_number(head, "trim")},
 		{"seed", o->seed != UINT64_MAX,
 			*scout_log_text(head, "seed") || (double)o->seed == scout_log_number(head, "seed")},
@@ -280,7 +281,7 @@ static bool run_set_numbers(const struct scout_given *given, struct scout_crew *
 		const char *name;
 		double value;
 	} numbers[] = {{"PHUB_SCOUT_THETA", given->theta}, {"PHUB_SCOUT_SIGMA", given->sigma},
-		{"PHUB_SCOUT_GAIN", given->gain}, {"PHUB_SCOUT_WORTH", given->worth},
+		{"PHUB_SCOUT_GAIN", given->gain}, {"PHUB_SCOUT_WORTH", given->worth}, {"PHUB_SCOUT_EASE", given->ease},
 		{"PHUB_SCOUT_LAMBDA_LOSS", given->lambda_loss}, {"PHUB_SCOUT_LAMBDA_BYTES", given->lambda_bytes},
 		{"PHUB_SCOUT_TRIM", given->trim}, {"PHUB_SCOUT_RATE", given->rate},
 		{"PHUB_SCOUT_LATENCY", given->latency}, {"PHUB_SCOUT_PRICE", given->price}};
@@ -632,6 +633,8 @@ int scout_run_run(int argc, char **argv)
 			NULL},
 		{"worth", "COST", "scout+, instead: what a unit of loss is worth, in the unit of costs, above 0",
 			ARGS_REAL, &g->worth, 0, 0, NULL},
+		{"ease", "FACTOR", "scout+: a factor to how loose theta may be, above 0 (1)", ARGS_REAL, &g->ease, 0, 0,
+			NULL},
 		{"trim", "PART", "of sites that may lie, below 0.5: as much is left out of means at either end (0)",
 			ARGS_REAL, &g->trim, 0, 0, NULL},
 		{"seed", "N", "of its chances (0)", ARGS_NUMBER, &o.seed, 0, SCOUT_SEED_MAX, NULL},

@@ -184,6 +184,8 @@ def better():
     for line in lines(phub("dry-run", path, "--json")[0]):
         check(line["known"] == "seen" and line["next"] == line["ran_next"] and line["r"] > 0, str(line))
     check([line["reason"] for line in lines(phub("dry-run", path, "--json")[0])] == [line["reason"] for line in found], "other reasons")
+    eased = changed(path, "eased", lambda own: [own[0].replace('"ease":1,', '"ease":50,')] + own[1:])
+    check(phub("dry-run", eased)[0] == phub("dry-run", path, "--ease", "50")[0] != phub("dry-run", path)[0], "how loose theta may be")
     out, _ = phub("dry-run", hill(), "--policy", "scout+")
     holds(out, r"would be +known +r +bytes", r"heard no exchange in 3 windows, .* it measures at theta 1\.", "no losses of the mean model", "sites pull apart")
     untried = changed(path, "untried", lambda own: [re.sub(r'"tried":\d+', '"tried":0', line) for line in own])
@@ -423,8 +425,8 @@ def run_sites():
                       "--unit", "money", "--out", "out.jsonl", "--", "sh", "-c", 'env | grep ^PHUB_SCOUT_ | sort; cp "$0" "$PHUB_SCOUT_LOG"', hill())
         check(out.startswith("[0] PHUB_SCOUT_LOG="), out)
         holds(out, "PHUB_SCOUT_POLICY=scout\\+", "PHUB_SCOUT_PRICE=3\n", "PHUB_SCOUT_UNIT=money", "PHUB_SCOUT_WORTH=0.1\n")
-        out, _ = phub("run", "--sites", 1, "--box", f"phub://{address}/job", "--gain", "0.1", "--policy", "scout+", "--out", "out.jsonl", "--", "sh", "-c", 'env | grep ^PHUB_SCOUT_ | sort; cp "$0" "$PHUB_SCOUT_LOG"', hill())
-        check(out.startswith("[0] PHUB_SCOUT_GAIN=0.1\n[0] PHUB_SCOUT_LOG="), out)
+        out, _ = phub("run", "--sites", 1, "--box", f"phub://{address}/job", "--gain", "0.1", "--ease", "1.5", "--policy", "scout+", "--out", "out.jsonl", "--", "sh", "-c", 'env | grep ^PHUB_SCOUT_ | sort; cp "$0" "$PHUB_SCOUT_LOG"', hill())
+        check(out.startswith("[0] PHUB_SCOUT_EASE=1.5\n[0] PHUB_SCOUT_GAIN=0.1\n[0] PHUB_SCOUT_LOG="), out)
 
 
 @contextlib.contextmanager
@@ -695,13 +697,14 @@ def not_looked_at():
     most = "replay, hill, stochastic and annealing"
     cases = [("scout+", "--theta", "1", "fixed, hill, stochastic and annealing"), ("replay", "--theta", "1", "fixed, hill, stochastic and annealing"),
              *((policy, name, "0.5", most) for policy in ("fixed", "scout+") for name in ("--sigma", "--lambda-loss", "--lambda-bytes")),
-             *((policy, name, "0.5", "scout+") for policy in ("fixed", "replay", "hill", "stochastic", "annealing") for name in ("--gain", "--worth"))]
+             *((policy, name, "0.5", "scout+") for policy in ("fixed", "replay", "hill", "stochastic", "annealing") for name in ("--gain", "--worth", "--ease"))]
     for command in (["run"], ["advise", "--listen", "127.0.0.1:0", "--sites", "1", "--model-bytes", "1"], ["dry-run", hill()]):
         tail = ["--", "true"] if command[0] == "run" else []
         for policy, name, value, others in cases:
             err = phub(*command, "--policy", policy, "--thetas", "1,2", name, value, *tail, status=2)[1]
             holds(err, rf"{name} is of {others}; {policy} does not look at it".replace("+", r"\+"))
-        holds(phub(*command, "--policy", "scout+", "--thetas", "1,2", "--gain", "0", *tail, status=2)[1], "--gain 0: allowed is a number above 0")
+        for name in ("--gain", "--ease"):
+            holds(phub(*command, "--policy", "scout+", "--thetas", "1,2", name, "0", *tail, status=2)[1], f"{name} 0: allowed is a number above 0")
         holds(phub(*command, "--policy", "scout+", "--thetas", "1,2", "--gain", "1", "--worth", "2", *tail, status=2)[1], "--gain and --worth: the latter holds instead of the former; give one")
         holds(phub(*command, "--policy", "scout+", "--thetas", "1,2", "--sigma", "0.1", *tail, status=2)[1], r"scout\+ does not look at it: the loss that it bears is --gain")
         holds(phub(*command, "--policy", "scout+", "--thetas", "1,2", "--worth", "-2", *tail, status=2)[1], "--worth -2: allowed (is a number from 0 on|are bytes)")

@@ -12,8 +12,8 @@
 
 static const char *const names[] = {"PHUB_SCOUT_ALGORITHM", "PHUB_SCOUT_THETA", "PHUB_SCOUT_POLICY",
 	"PHUB_SCOUT_THETAS", "PHUB_SCOUT_PERIOD", "PHUB_SCOUT_SIGMA", "PHUB_SCOUT_SEED", "PHUB_SCOUT_GAIN",
-	"PHUB_SCOUT_WORTH", "PHUB_SCOUT_LAMBDA_LOSS", "PHUB_SCOUT_LAMBDA_BYTES", "PHUB_SCOUT_TRIM", "PHUB_SCOUT_LOST",
-	"PHUB_SCOUT_REPRODUCIBLE"};
+	"PHUB_SCOUT_WORTH", "PHUB_SCOUT_EASE", "PHUB_SCOUT_LAMBDA_LOSS", "PHUB_SCOUT_LAMBDA_BYTES", "PHUB_SCOUT_TRIM",
+	"PHUB_SCOUT_LOST", "PHUB_SCOUT_REPRODUCIBLE"};
 
 static int clear(void **state)
 {
@@ -259,6 +259,10 @@ static void test_worth(void **state)
 	unsetenv("PHUB_SCOUT_GAIN");
 	assert_int_equal(environment_apply(&o, &room, &e), -EINVAL);
 	assert_string_equal(e.text, "PHUB_SCOUT_WORTH='-1'; allowed: a number from 0 on");
+	unsetenv("PHUB_SCOUT_WORTH");
+	setenv("PHUB_SCOUT_EASE", "1.5", 1);
+	assert_int_equal(environment_apply(&o, &room, &e), 0);
+	assert_true(o.scout->ease == 1.5);
 }
 
 /* Who says a scout without a size is refused where options are taken, as without an environment. */
@@ -298,6 +302,7 @@ static void test_what_cannot_be(void **state)
 		{"PHUB_SCOUT_SIGMA", "nan", "allowed: 1 number"},
 		{"PHUB_SCOUT_SIGMA", "1.5", "PHUB_SCOUT_SIGMA='1.5'; allowed: 0 to 1"},
 		{"PHUB_SCOUT_GAIN", "0", "PHUB_SCOUT_GAIN='0'; allowed: a number above 0"},
+		{"PHUB_SCOUT_EASE", "0", "PHUB_SCOUT_EASE='0'; allowed: a number above 0"},
 		{"PHUB_SCOUT_LAMBDA_LOSS", "-1", "PHUB_SCOUT_LAMBDA_LOSS='-1'; allowed: a number from 0 on"},
 		{"PHUB_SCOUT_LOST", "go", "PHUB_SCOUT_LOST='go'; allowed: fail, shrink, wait"},
 		{"PHUB_SCOUT_REPRODUCIBLE", "yes", "PHUB_SCOUT_REPRODUCIBLE='yes'; allowed: 0 to 1"},

@@ -720,6 +720,51 @@ static void test_apart(void **state)
 	}
 }
 
+/* Who has other data or models says how loose theta may be beside what was measured, when to measure, what is drift,
+ * and what probes may cost. */
+static void test_options(void **state)
+{
+	static const double eases[] = {0.25, 1, 4};
+
+	(void)state;
+	for (unsigned i = 0; i < 3; i++) {
+		struct world w;
+		unsigned at;
+
+		world_init(&w, 20);
+		w.config.ease = eases[i];
+		at = world_settle(&w);
+		assert_true(w.config.need[at] * felt(&w, 20) <= eases[i] * 1.0001);
+		assert_true(at + 1 == THETAS || w.config.need[at + 1] * felt(&w, 20) > eases[i] * 0.999);
+		assert_true(w.plus.reach.ease == 1);
+	}
+	for (unsigned passes = 0; passes <= 200; passes += 50) {
+		struct world w;
+
+		world_init(&w, 0);
+		w.config.passes = passes;
+		while (w.index == 0)
+			world_turn(&w);
+		assert_int_equal(w.steps, passes + w.config.settle);
+	}
+	for (unsigned run = 0; run < 2; run++) {
+		struct world w;
+		unsigned at, drifts = 0;
+
+		world_init(&w, 1);
+		w.config.bytes_part = 0;
+		w.config.bound = run == 0 ? 0.5 : 0;
+		at = world_settle(&w);
+		w.pull = 40;
+		for (unsigned i = 0; i < 100; i++) {
+			world_turn(&w);
+			drifts += w.verdict.cause == PLUS_DRIFTED;
+			assert_true(w.verdict.cause != PLUS_PROBE);
+		}
+		assert_true(run == 0 ? drifts > 0 && w.index < at : drifts == 0 && w.index == at);
+	}
+}
+
 static void test_limits(void **state)
 {
 	struct plus_config good, c;
@@ -751,8 +796,9 @@ static void test_limits(void **state)
 	EXPECT(c.alpha = 1, "alpha");
 	EXPECT(c.slack = NAN, "slack");
 	EXPECT(c.slack_moves = 0, "slack_moves");
-	EXPECT(c.bound = 0, "bound");
-	EXPECT(c.bytes_part = 1.5, "bytes_part");
+	EXPECT(c.bound = -1, "drift");
+	EXPECT(c.bytes_part = 1.5, "probes");
+	EXPECT(c.ease = 0, "ease needs to be a number above 0");
 	EXPECT(c.work_part = -1, "work_part");
 	EXPECT(c.guard = INFINITY, "guard");
 	EXPECT(c.own = -1, "own");
@@ -786,6 +832,7 @@ int main(void)
 		cmocka_unit_test(test_norm),
 		cmocka_unit_test(test_apart),
 		cmocka_unit_test(test_not_twice),
+		cmocka_unit_test(test_options),
 		cmocka_unit_test(test_limits),
 	};
 

@@ -91,6 +91,7 @@ static void test_a_run_has_what_its_decisions_hang_on(void **state)
 	assert_true(number_of(j, "sigma") == 0.05);
 	assert_int_equal(number_of(j, "seed"), 7);
 	json_decref(j);
+	assert_null(json_object_get(j, "ease"));
 	c.seed = UINT64_MAX;
 	run = (struct record_run){.scout = &c, .sites = 1};
 	j = parsed(line, record_run(&run, line, sizeof(line)));
@@ -99,6 +100,15 @@ static void test_a_run_has_what_its_decisions_hang_on(void **state)
 	assert_null(json_object_get(j, "transport"));
 	assert_null(json_object_get(j, "tensors"));
 	assert_null(json_object_get(j, "shadow"));
+	json_decref(j);
+	c = config_of(SCOUT_PLUS);
+	c.plus.ease = 1.5;
+	c.plus.passes = 41;
+	c.plus.bound = 0.25;
+	run = (struct record_run){.scout = &c, .sites = 1};
+	j = parsed(line, record_run(&run, line, sizeof(line)));
+	assert_true(number_of(j, "ease") == 1.5 && number_of(j, "passes") == 41 && number_of(j, "drift") == 0.25);
+	assert_true(number_of(j, "guard") == 0.5 && number_of(j, "probes") == 0.02);
 	json_decref(j);
 }
 

@@ -503,6 +503,97 @@ static void test_plus(void **state)
 	assert_non_null(strstr(phub_error(), "scout+: worth needs to be a number from 0 on; with 0 gain holds"));
 }
 
+/* Windows until theta is another than the tightest, of sites that pull a little apart; 0: it never is. */
+static unsigned loose_after(const struct phub_scout_options *o, double *theta)
+{
+	struct phub_scout_report reports[SITES];
+	phub_scout_t *scout;
+	unsigned found = 0;
+
+	for (unsigned i = 0; i < SITES; i++)
+		reports[i] = (struct phub_scout_report){.size = sizeof(reports[i])};
+	assert_int_equal(phub_scout_create(o, &scout), 0);
+	for (unsigned window = 1; window <= 30; window++) {
+		for (unsigned i = 0; i < 10; i++)
+			assert_int_equal(phub_scout_hear(scout, 1, 1.0 / SITES / 21, 1.0 / SITES, 0.1), 0);
+		assert_int_equal(phub_scout_observe(scout, reports, SITES), 0);
+		assert_int_equal(phub_scout_decide(scout, &(struct phub_scout_decision){.size = sizeof(size_t)}), 0);
+		assert_int_equal(phub_scout_apply(scout), 0);
+		found = found == 0 && phub_scout_theta(scout) > o->thetas[0] ? window : found;
+	}
+	*theta = phub_scout_theta(scout);
+	phub_scout_destroy(scout);
+	return found;
+}
+
+/* What was measured on some data may be said to be another: it is taken, has limits that name it, is of what a state
+ * belongs to, and a program that does not know it has what was measured. */
+static void test_plus_measured(void **state)
+{
+	static const double thetas[] = {
+		1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 17, 20, 24, 28, 34, 40, 48, 56, 68, 80, 100};
+	struct phub_scout_options usual = options_of(PHUB_SCOUT_PLUS), o;
+	double theta, twice;
+
+	(void)state;
+	usual.thetas = thetas;
+	usual.theta_count = sizeof(thetas) / sizeof(thetas[0]);
+	assert_true(usual.ease == 1 && usual.passes == 40 && usual.guard == 0.5 && usual.drift == 0.5 &&
+		    usual.probes == 0.02);
+	assert_int_equal(loose_after(&usual, &theta), 6);
+	o = usual;
+	o.ease = 4;
+	o.passes = 80;
+	assert_int_equal(loose_after(&o, &twice), 10);
+	assert_true(twice > 3 * theta && twice < 5 * theta);
+	o.size = offsetof(struct phub_scout_options, ease);
+	assert_int_equal(loose_after(&o, &twice), 6);
+	assert_true(twice == theta);
+	for (unsigned i = 0; i < 5; i++) {
+		phub_scout_t *one, *other;
+		char saved[4096];
+		int bytes;
+
+		o = usual;
+		o.ease = i == 0 ? 2 : o.ease;
+		o.passes = i == 1 ? 41 : o.passes;
+		o.guard = i == 2 ? 2 : o.guard;
+		o.drift = i == 3 ? 0 : o.drift;
+		o.probes = i == 4 ? 0 : o.probes;
+		assert_int_equal(phub_scout_create(&usual, &one), 0);
+		assert_int_equal(phub_scout_create(&o, &other), 0);
+		bytes = phub_scout_save(one, saved, sizeof(saved));
+		assert_true(bytes > 0);
+		assert_int_equal(phub_scout_load(other, saved, (size_t)bytes), -EINVAL);
+		phub_scout_destroy(one);
+		phub_scout_destroy(other);
+	}
+}
+
+/* What cannot be is refused by its name. */
+static void test_plus_limits(void **state)
+{
+	static const struct {
+		const char *name;
+		size_t at;
+		double value;
+	} cases[] = {{"ease", offsetof(struct phub_scout_options, ease), 0},
+		{"guard", offsetof(struct phub_scout_options, guard), 0},
+		{"drift", offsetof(struct phub_scout_options, drift), -1},
+		{"drift", offsetof(struct phub_scout_options, drift), INFINITY},
+		{"probes", offsetof(struct phub_scout_options, probes), 1.5}};
+
+	(void)state;
+	for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		struct phub_scout_options o = options_of(PHUB_SCOUT_PLUS);
+		phub_scout_t *scout;
+
+		memcpy((char *)&o + cases[i].at, &cases[i].value, sizeof(cases[i].value));
+		assert_int_equal(phub_scout_create(&o, &scout), -EINVAL);
+		assert_non_null(strstr(phub_error(), cases[i].name));
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -516,6 +607,8 @@ int main(void)
 		cmocka_unit_test(test_order_alone),
 		cmocka_unit_test(test_periods),
 		cmocka_unit_test(test_plus),
+		cmocka_unit_test(test_plus_measured),
+		cmocka_unit_test(test_plus_limits),
 		cmocka_unit_test(test_scores),
 		cmocka_unit_test(test_tensors),
 	};

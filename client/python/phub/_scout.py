@@ -61,6 +61,11 @@ class _ScoutOptions(ctypes.Structure):
         ("trim", _D),
         ("worth", _D),
         ("statistics", ctypes.c_bool),
+        ("ease", _D),
+        ("passes", _U32),
+        ("guard", _D),
+        ("drift", _D),
+        ("probes", _D),
     ]
 
 
