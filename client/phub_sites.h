@@ -333,8 +333,9 @@ PHUB_API int phub_site_tensor(phub_site_t *site, const char *name, float *weight
 
 /*
  * Collective: phub_start(), and then all begin alike: with rank 0's weights; where the job runs already, with the
- * others' weights, step number, theta and scout. -ETIMEDOUT: call again to go on waiting. -EINVAL: no tensors; or the
- * site within was closed, which all calls but that of close say then. -ENOTSUP: with a site within, in a job that runs.
+ * others' weights, step number, theta and scout. -ETIMEDOUT: call again to go on waiting. -ESTALE: phub_site_resume(),
+ * and what that completes has begun. -EINVAL: no tensors; or the site within was closed, which all calls but that of
+ * close say then. -ENOTSUP: with a site within, in a job that runs.
  */
 PHUB_API int phub_site_start(phub_site_t *site, int timeout_ms);
 
@@ -400,7 +401,8 @@ PHUB_API int64_t phub_site_save(phub_site_t *site, void *out, size_t bytes);
  * between (where sums have an order: two sites, or phub_options.reproducible): phub_site_start() then takes no weights
  * of rank 0, and the decision log goes on in its file, where a line says so. Samples are the options'; theta is as it
  * was. Who has loaded nothing while others have, as its file is lost, comes to them as to a job that runs. Who loads a
- * state and comes to one that does run has its weights, and what it had moved and not said on top, to be said.
+ * state and comes to one that does run has its weights, and what it had moved and not said on top, to be said; where
+ * the others are still in the interval that its state is of, it makes the steps to their next exchange by itself.
  * phub_site_start() is -EBADMSG where sites have loaded states of different steps, or runs.
  *
  * With PHUB_OUTER_BOX the common weights and their optimizer's state are in the box, and its own checkpoints (phubd's

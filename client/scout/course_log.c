@@ -269,23 +269,46 @@ static bool log_has(const char *from, const char *end, const struct site_log_lin
 	return false;
 }
 
+/* The end of the file: as many bytes of it as `out` has room for, or fewer. */
+static size_t log_tail(const struct phub_site *s, char *out, size_t room)
+{
+	struct stat about;
+	ssize_t got = 0;
+
+	if (out && fstat(s->log.fd, &about) == 0 && S_ISREG(about.st_mode))
+		got = pread(s->log.fd, out, room, about.st_size > (off_t)room ? about.st_size - (off_t)room : 0);
+	return got > 0 ? (size_t)got : 0;
+}
+
+/* Has the file lines of later steps? Then sites have gone back, whatever this one has heard of it. */
+static bool log_goes_back(const struct phub_site *s)
+{
+	static const char mark[] = "\"t\":";
+	char *tail = malloc(LOG_TAIL_BYTES + 1);
+	const size_t count = log_tail(s, tail, LOG_TAIL_BYTES);
+	uint64_t last = 0;
+
+	for (const char *at = tail;
+		count > 0 && (at = memmem(at, count - (size_t)(at - tail), mark, sizeof(mark) - 1));) {
+		tail[count] = '\0';
+		at += sizeof(mark) - 1;
+		last = strtoull(at, NULL, 10);
+	}
+	free(tail);
+	return last > s->site.counts.steps;
+}
+
 /* The lines that are held, but for those that the end of the file has. */
 static void log_release(struct phub_site *s)
 {
-	size_t most = LOG_TAIL_BYTES, count = 0;
+	size_t most = LOG_TAIL_BYTES, count;
 	const char *kept;
-	struct stat about;
 	char *tail;
 
 	for (const struct site_log_line *line = s->log.held; line; line = line->next)
 		most += 4 * line->bytes;
 	tail = malloc(most);
-	if (tail && fstat(s->log.fd, &about) == 0 && S_ISREG(about.st_mode)) {
-		const off_t from = about.st_size > (off_t)most ? about.st_size - (off_t)most : 0;
-		const ssize_t got = pread(s->log.fd, tail, most, from);
-
-		count = got > 0 ? (size_t)got : 0;
-	}
+	count = log_tail(s, tail, most);
 	kept = count > 0 ? log_kept(tail, count) : NULL;
 	for (const struct site_log_line *line = s->log.held; line; line = line->next)
 		if (count == 0 || !log_has(kept, tail + count, line))
@@ -308,13 +331,9 @@ static void log_mend(struct phub_site *s)
 static void log_go_on(struct phub_site *s, unsigned sites)
 {
 	char why[200];
-	struct record_site line = {.t = s->site.counts.steps,
-		.rank = s->rank,
-		.action = s->goes_on ? "restarted" : "writes",
-		.sites = sites,
-		.since = s->log.since,
-		.reason = why};
-	bool begins;
+	struct record_site line = {
+		.t = s->site.counts.steps, .rank = s->rank, .sites = sites, .since = s->log.since, .reason = why};
+	bool begins, back;
 	const int fd = log_find(s, &begins);
 
 	if (s->log.fd >= 0)
@@ -326,11 +345,13 @@ static void log_go_on(struct phub_site *s, unsigned sites)
 		return;
 	}
 	s->log.writes = true;
+	back = s->goes_on || (!begins && !s->begun && log_goes_back(s));
+	line.action = back ? "restarted" : "writes";
 	if (begins)
 		log_head(s);
 	else
 		log_mend(s);
-	if (s->goes_on)
+	if (back)
 		snprintf(why, sizeof(why), "sites go on from what they saved after step %" PRIu64 "%s",
 			s->site.counts.steps, begins ? "" : ": what stands above of later ones was lost");
 	else if (s->log.before == UINT32_MAX)

@@ -290,32 +290,58 @@ static void sync_take_weights(struct phub_site *s, const struct slot *root)
 }
 
 /* Theta, the window and the scout. False: they are none. */
-static bool sync_take_news(struct phub_site *s)
+static bool sync_take_news(struct phub_site *s, const struct slots_news *news)
 {
-	struct slots_news news;
 	struct err e;
 
-	if (!slots_get_news(s->slots_in, s->world, &news) || site_set_theta(&s->site, news.theta) < 0)
+	if (site_set_theta(&s->site, news->theta) < 0)
 		return false;
-	s->window.began = news.window;
+	s->window.began = news->window;
 	if (!s->has || s->restored) /* it exchanges when the others do */
-		s->site.since = news.since;
-	s->log.run = news.run;
-	return !s->scouted || scout_load(&s->scout, news.scout, sizeof(news.scout), &e) == 0;
+		s->site.since = news->since;
+	s->log.run = news->run;
+	return !s->scouted || scout_load(&s->scout, news->scout, sizeof(news->scout), &e) == 0;
+}
+
+static bool sync_has_common(const struct phub_site *s)
+{
+	for (unsigned t = 0; t < s->config.tensor_count; t++) {
+		const float *sum = course_at(s, s->sums, t);
+		float *own = course_at(s, s->scratch, t);
+
+		site_common(&s->site, t, own);
+		for (uint32_t i = 0; site_exchanges(&s->site, t) && i < s->tensors[t].elements; i++)
+			if (sum[i] != own[i] && !isnan(own[i]))
+				return false;
+	}
+	return true;
+}
+
+/* Is it of the interval in which the others still are? They may have gone on from what all have saved when it lost the
+ * box. Then it has what they have, and makes the steps to the next exchange that they make. Of Gaia what is common
+ * differs by roundings. */
+static bool sync_stands(const struct phub_site *s, const struct slot *root, const struct slots_news *news)
+{
+	return s->restored && news->run == s->log.run && root->exchanges == s->exchanges &&
+	       root->steps >= s->site.counts.steps && (s->config.algorithm == SITE_GAIA || sync_has_common(s));
 }
 
 static void sync_take(struct phub_site *s)
 {
+	struct slots_news news;
 	struct slot root;
 
 	slots_get(s->slots_in, s->sync.root, &root);
-	if (!(root.flags & SLOT_HERE) || root.check != sync_check(s, s->sums, s->site.elements)) {
+	if (!(root.flags & SLOT_HERE) || root.check != sync_check(s, s->sums, s->site.elements) ||
+		(s->sync.stage == 0 && !slots_get_news(s->slots_in, s->world, &news))) {
 		s->sync.damaged = true; /* it is lost, or was in the middle of this round */
 		return;
 	}
 	if (s->sync.stage == 0) {
+		if (sync_stands(s, &root, &news))
+			return;
 		sync_take_weights(s, &root);
-		if (!sync_take_news(s))
+		if (!sync_take_news(s, &news))
 			s->sync.damaged = true;
 		return;
 	}

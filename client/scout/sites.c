@@ -331,6 +331,14 @@ static int sites_begin(phub_site_t *s)
 	return err_set(api_last_error(), rc, "%s", s->ended.text);
 }
 
+/* All have the same weights, whichever call that was: the log begins, or goes on. */
+static void sites_begun(phub_site_t *s)
+{
+	if (!s->begun)
+		course_log_run(s);
+	s->begun = true;
+}
+
 int phub_site_start(phub_site_t *s, int timeout_ms)
 {
 	uint64_t deadline_ns;
@@ -349,9 +357,8 @@ int phub_site_start(phub_site_t *s, int timeout_ms)
 	}
 	if (rc == 0)
 		rc = sites_run(s, false, deadline_ns);
-	if (rc == 0 && !s->begun)
-		course_log_run(s);
-	s->begun = s->begun || rc == 0;
+	if (rc == 0)
+		sites_begun(s);
 	return rc;
 }
 
@@ -385,6 +392,8 @@ static int sites_go_on(phub_site_t *s, uint64_t deadline_ns)
 		rc = sites_move(s, NULL, s->rate);
 	}
 	rc = rc == 0 ? sites_run(s, false, deadline_ns) : rc;
+	if (rc == 0)
+		sites_begun(s);
 	if (rc == 0)
 		s->log.stepped_ns = s->phub->env.now(s->phub->env.ctx);
 	return rc;

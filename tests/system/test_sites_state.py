@@ -12,11 +12,12 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 
 import python_rig as rig
 from python_rig import raises
 from test_sites_example import EXAMPLE, no_data
-from test_sites_python import WORLD, batch, bytes_of, connect, data_of, make_net, numpy, phub, torch, workers
+from test_sites_python import WORLD, batch, bytes_of, connect, data_of, make_net, numpy, phub, replace, torch, workers
 
 STEPS = 60
 RUNS = {"local": {"theta": 7}, "gaia": {"algorithm": "gaia", "theta": 0.1}, "dgc": {"algorithm": "dgc", "theta": 0.05},
@@ -188,6 +189,93 @@ def test_addresses(box):
     assert workers(WORLD, by_hand, box) == workers(WORLD, at_once, box)
 
 
+LARGE = 1 << 22  # the buffers of a socket do not hold so many
+
+
+def stand(pid, url):
+    """Stops that process when all is said that is its part of the first round."""
+    pushed, before = 0, -1
+    while pushed < LARGE * 4 or pushed > before:
+        time.sleep(0.1)
+        out = subprocess.run([rig.BUILD / "phub", "jobs", "--json", url.split("/")[2]], capture_output=True, text=True, check=True).stdout
+        pushed, before = max(job.get("pushed_bytes", 0) for job in map(json.loads, out.splitlines())), pushed
+    os.kill(pid, signal.SIGSTOP)
+
+
+def halved(rank, url, folder, began, part):
+    """They save after step 5; then they go on from there, in one part but rank 0: the box is lost when rank 1 has the first sum, and rank 0 has not."""
+    breaks, loads = part in ("again", "bare"), part == "again" or (part == "bare" and rank == 1)
+    with phub.connect(url, rank=rank, world=2, transport="tcp", resume=60) as worker:
+        weights = numpy.load(f"{folder}/{rank}.npy") if loads else numpy.full(LARGE, rank, numpy.float32)
+        site = phub.Site(worker, "local", 4, outer="nesterov", log=f"{folder}/log" if rank == 0 else None)
+        site.tensor("w", weights.ctypes.data, LARGE)
+        if loads:
+            site.load(pathlib.Path(folder, f"{rank}.state").read_bytes())
+        if breaks and rank == 0:
+            began[0] = os.getpid()
+        elif breaks:
+            with raises(phub.TimeoutError):
+                site.start(0)
+            while not began[0]:
+                time.sleep(0.01)
+            stand(began[0], url)
+            began[1] = part == "bare"
+        call, starts, lost = site.start, None, 0
+        while True:
+            try:
+                call()
+            except phub.StaleError:
+                lost += 1
+                os.kill(began[0], signal.SIGCONT)
+                call = site.resume
+                continue
+            began[1] = 1
+            step = site.state["steps"]
+            starts = step if starts is None else starts
+            if step == (9 if part == "saved" else 12):
+                break
+            if step == 5 and part == "saved":
+                numpy.save(f"{folder}/{rank}.npy", weights)
+                pathlib.Path(folder, f"{rank}.state").write_bytes(site.save())
+            gradient = (weights - rank + 0.1 * step).astype(numpy.float32)
+            call = lambda: site.step([gradient.ctypes.data], 0.1)  # noqa: B023, E731
+        site.close()
+    return weights.tobytes(), starts, lost
+
+
+def test_box_lost_as_it_goes_on(_):
+    """A box that is killed when one of two sites has gone on from what it saved, and the other not yet, or has nothing: both do, and the log says so."""
+    with tempfile.TemporaryDirectory() as folder:
+        address = f"127.0.0.1:{rig.free_port()}"
+        command = [str(rig.PHUBD), "--listen", address, "-o", "data_ports=any"]
+        ended, log = {}, pathlib.Path(folder, "log")
+        for part in ("whole", "saved", "again", "bare"):
+            began = rig.fork.Array("i", 2)
+            box = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+            assert "listening" in box.stdout.readline()
+            other = rig.fork.Process(target=replace, args=(box.pid, command, began))
+            other.start()
+            try:
+                if part in ("whole", "saved"):
+                    other.kill()
+                ended[part] = workers(2, halved, f"phub://{address}/halved", folder, began, part)
+            finally:
+                box.kill()
+                box.wait()
+                box.stdout.close()
+                other.kill()
+                other.join()
+            if part == "saved":
+                before = log.read_text()
+            if part not in ("again", "bare"):
+                continue
+            lines = [json.loads(line) for line in log.read_text().splitlines()]
+            assert [(line["t"], line["rank"], line["action"]) for line in lines if line["scout"] == "site"] == [(5, 0, "restarted")], (part, lines)
+            assert [end[1:] for end in ended[part]] == [(5, 1)] * 2, (part, [end[1:] for end in ended[part]])
+            assert part == "bare" or [end[0] for end in ended[part]] == [end[0] for end in ended["whole"]], "not bit for bit"
+            log.write_text(before)
+
+
 def example(folder, name, *words):
     command = [rig.BUILD / "phub", "scout", "run", "--sites", "2", "--policy", "scout+", "--out", f"{folder}/{name}.jsonl", "--", EXAMPLE, "--period", "10",
                "--drift", "20:100", "--steps", "70", *words]  # fmt: skip
@@ -228,4 +316,4 @@ def test_example(_):
 
 if __name__ == "__main__":
     sys.stdout.flush()
-    rig.run([test_goes_on, test_racks, test_refused, test_addresses, test_example], rig.Box())
+    rig.run([test_goes_on, test_racks, test_refused, test_addresses, test_box_lost_as_it_goes_on, test_example], rig.Box())
