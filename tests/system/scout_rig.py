@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What tests of `phub scout` share: the command in a folder of its own, its lines of JSON, and what is in its pictures."""
+"""What tests of `phub scout` share: the command in a folder of its own, logs of real runs, its lines of JSON, and what is in its
+pictures."""
 import contextlib
+import functools
 import json
 import os
 import pathlib
@@ -12,6 +14,9 @@ import rig
 from rig import check
 
 PHUB = rig.BUILD / "phub"
+STUDY = rig.BUILD / "tests/bench/skew_study"
+SKEWED = rig.BUILD / "tests/system/skewed"
+SHORT = ["--steps", "160", "--batch", "10", "--train", "1500", "--valid", "500", "--sites", "3", "--skew", "80"]
 folder = tempfile.TemporaryDirectory()
 FOLDER = pathlib.Path(folder.name)
 
@@ -55,3 +60,38 @@ def panel(path, title):
     inside = [e for e in root if top <= float(e.get("y") or e.get("y1") or e.get("cy") or -1) < heads[heads.index(top) + 1]]
     return [e.text for e in inside if e.text and e.text.strip()], [
         (e.get("stroke"), *(float(e.get(k)) for k in ("x1", "y1", "x2", "y2"))) for e in inside if e.tag.endswith("line")]
+
+
+@functools.cache
+def log_of(name, *words):
+    """The log of a real run."""
+    path = FOLDER / f"{name}.jsonl"
+    done = subprocess.run([STUDY, *SHORT, *words, "--log", path], capture_output=True, text=True, timeout=rig.DEADLINE_S * 8)
+    if "fashion-mnist" in done.stderr:
+        raise rig.Skip(done.stderr.strip())
+    check(done.returncode == 0, done.stderr)
+    return path
+
+
+def hill():
+    return log_of("hill", "--algorithm", "local", "--policy", "hill", "--thetas", "1,2,5,10,20", "--theta", "10", "--period", "20",
+                  "--shadow", "1,10,20")
+
+
+def bsp():
+    return log_of("bsp", "--algorithm", "bsp")
+
+
+def changed(path, name, change):
+    """A copy of a log, with its lines as `change` makes them."""
+    out = FOLDER / f"{name}.jsonl"
+    out.write_text("".join(change(path.read_text().splitlines(True))))
+    return out
+
+
+def skewed(name, *words, steps=300, sites=2):
+    """The log of a run of sites of libphub."""
+    path = FOLDER / f"{name}.jsonl"
+    phub("run", "--sites", sites, *words, "--period", 10, "--out", path, "--", "sh", "-c",
+         f'exec "$0" "$PHUB_URL" rank=$RANK world=$WORLD_SIZE steps={steps} >/dev/null', SKEWED)
+    return path
