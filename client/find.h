@@ -17,6 +17,9 @@ enum { FIND_URL_BYTES = 512 };
 /* Is it such a url? */
 bool find_is_wanted(const char *url);
 
+/* Of one that is wanted: 0, or -EINVAL with a text, as find_url() would say it before it asks. */
+int find_check(const char *url, struct err *e);
+
 /*
  * Writes the url of the box and the job. Asks etcd, again and again until there is a box or the deadline; blocks. 0, or
  * a negative errno with a text: -EINVAL (the url), -ENOENT (this build has no etcd), -EACCES (etcd's secret),

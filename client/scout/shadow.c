@@ -49,18 +49,27 @@ static int shadow_allocate(struct shadow *s, const struct site *site)
 	return 0;
 }
 
-int shadow_init(struct shadow *shadow, const struct site *site, const double *thetas, unsigned count, struct err *e)
+int shadow_check(enum site_algorithm algorithm, const double *thetas, unsigned count, struct err *e)
 {
-	int rc;
-
 	if (count == 0 || count > SHADOW_THETAS_MAX)
 		return err_set(e, -EINVAL, "shadow: %u thetas; needs 1 to %u", count, SHADOW_THETAS_MAX);
 	for (unsigned i = 0; i < count; i++) {
-		if (!site_theta_valid(site->config.algorithm, thetas[i]))
+		if (!site_theta_valid(algorithm, thetas[i]))
 			return err_set(e, -EINVAL, "shadow: %s cannot have a theta of %g; allowed: %s",
-				site_algorithm_name(site->config.algorithm), thetas[i],
-				site_thetas(site->config.algorithm));
+				site_algorithm_name(algorithm), thetas[i], site_thetas(algorithm));
+		for (unsigned k = 0; k < i; k++)
+			if (thetas[k] == thetas[i])
+				return err_set(e, -EINVAL, "shadow: theta %g is there twice", thetas[i]);
 	}
+	return 0;
+}
+
+int shadow_init(struct shadow *shadow, const struct site *site, const double *thetas, unsigned count, struct err *e)
+{
+	int rc = shadow_check(site->config.algorithm, thetas, count, e);
+
+	if (rc < 0)
+		return rc;
 	*shadow = (struct shadow){.count = count, .elements = site->elements};
 	memcpy(shadow->theta, thetas, count * sizeof(*thetas));
 	rc = shadow_allocate(shadow, site);

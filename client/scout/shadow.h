@@ -64,10 +64,11 @@ struct shadow {
 	void *block;
 };
 
-/*
- * Of a site that begins. 0, and shadow_fini() ends it; -EINVAL: no thetas, more than SHADOW_THETAS_MAX, or one that
- * the algorithm cannot have; -ENOMEM: with the reason in `e`.
- */
+/* 0; -EINVAL with the reason in `e`: no thetas, more than SHADOW_THETAS_MAX, one that the algorithm cannot have, or one
+ * twice. */
+int shadow_check(enum site_algorithm algorithm, const double *thetas, unsigned count, struct err *e);
+
+/* Of a site that begins. 0, and shadow_fini() ends it; -EINVAL as shadow_check(); -ENOMEM: with the reason in `e`. */
 int shadow_init(struct shadow *shadow, const struct site *site, const double *thetas, unsigned count, struct err *e);
 
 /* All zeros are fine. */

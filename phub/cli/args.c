@@ -34,7 +34,7 @@ int args_wrong(const struct args_usage *usage, const char *format, ...)
 int args_check_settings(const struct args_usage *usage, const struct args_texts *settings)
 {
 	for (unsigned i = 0; i < settings->count; i++) {
-		if (!strchr(settings->at[i], '='))
+		if (!strchr(settings->at[i], '=') || settings->at[i][0] == '=')
 			return args_wrong(usage, "--set %s: allowed is KEY=VALUE, like cores=2", settings->at[i]);
 	}
 	return ARGS_GO_ON;

@@ -70,6 +70,7 @@ struct advise {
 	unsigned refused; /* and that are refused */
 	int fd;
 	FILE *log;
+	bool cut; /* it could not be written to its end */
 	struct advise_site sites[ADVISE_SITES_MAX];
 	size_t kept; /* bytes, for callers */
 	struct advise_caller *callers;
@@ -140,6 +141,18 @@ static double advise_bsp(const struct advise *a)
 	return (double)a->options->model_bytes * (double)counted * a->waiting / (double)a->options->sites;
 }
 
+/* What cannot be written ends the log, or it would have a hole where the disk has room again. Advice goes on. */
+static void advise_log(struct advise *a, const char *line)
+{
+	if (!a->log || (fputs(line, a->log) >= 0 && fflush(a->log) == 0))
+		return;
+	output_error("cannot write %s: %s; it ends before step %" PRIu64 ", and advice goes on without it",
+		a->options->out, strerror(errno), a->step);
+	fclose(a->log);
+	a->log = NULL;
+	a->cut = true;
+}
+
 static void advise_record(struct advise *a, const struct scout_report *reports, double theta)
 {
 	const unsigned sites = (unsigned)a->options->sites;
@@ -168,10 +181,7 @@ static void advise_record(struct advise *a, const struct scout_report *reports, 
 	d.train_loss = a->last.seen.train;
 	if (record_decision(&d, line, sizeof(line)) >= sizeof(line))
 		return;
-	if (a->log) {
-		fputs(line, a->log);
-		fflush(a->log);
-	}
+	advise_log(a, line);
 	if (a->options->json)
 		fputs(line, stdout);
 	else
@@ -492,13 +502,17 @@ static int advise_read_secret(struct advise *a, struct err *e)
 	const char *path = a->options->secret_file;
 	FILE *file = path ? fopen(path, "re") : NULL;
 	size_t length;
+	int rc;
 
 	if (!path)
 		return 0;
 	if (!file)
 		return err_set(e, -errno, "cannot read %s: %s", path, strerror(errno));
 	length = fread(a->secret, 1, sizeof(a->secret), file);
+	rc = ferror(file) ? err_set(e, -errno, "cannot read %s: %s", path, strerror(errno)) : 0;
 	fclose(file);
+	if (rc < 0)
+		return rc;
 	if (length == sizeof(a->secret))
 		return err_set(e, -EINVAL, "%s: a secret has less than %d bytes", path, ADVISE_SECRET_BYTES);
 	a->secret[strcspn(a->secret, "\r\n")] = '\0';
@@ -524,7 +538,8 @@ static int advise_config(const struct advise_options *o, struct scout_config *c,
 	memcpy(c->thetas, o->thetas.at, o->thetas.count * sizeof(double));
 	for (unsigned i = 0; i < c->theta_count; i++)
 		if (!site_theta_valid(SITE_LOCAL, c->thetas[i]))
-			return err_set(e, -EINVAL, "--thetas: %g is no whole number of steps", c->thetas[i]);
+			return err_set(e, -EINVAL, "--thetas: %g is none of the steps between averages; allowed: %s",
+				c->thetas[i], site_thetas(SITE_LOCAL));
 	if (c->policy == SCOUT_REPLAY) {
 		memcpy(c->schedule, c->thetas, sizeof(c->thetas));
 		c->schedule_count = c->theta_count;
@@ -555,8 +570,7 @@ static int advise_open_log(struct advise *a, struct err *e)
 			   .sites = (unsigned)a->options->sites,
 			   .job = "advise"},
 		line, sizeof(line));
-	fputs(line, a->log);
-	fflush(a->log);
+	advise_log(a, line);
 	return 0;
 }
 
@@ -564,10 +578,9 @@ static int advise_close_log(struct advise *a)
 {
 	const double sites = (double)a->options->sites;
 	char line[ADVISE_RECORD_BYTES] = "";
-	bool failed;
 
 	if (!a->log)
-		return CLI_DONE;
+		return a->cut ? CLI_FAILED : CLI_DONE;
 	record_end(&(struct record_end){.t = a->last_step,
 			   .bytes = (double)a->scout.bytes / sites,
 			   .bytes_travel = (double)a->scout.bytes_travel / sites,
@@ -577,10 +590,9 @@ static int advise_close_log(struct advise *a)
 			   .loss = NAN,
 			   .seconds = NAN},
 		line, sizeof(line));
-	fputs(line, a->log);
-	failed = ferror(a->log);
-	if (fclose(a->log) == 0 && !failed)
-		return CLI_DONE;
+	advise_log(a, line);
+	if (!a->log || fclose(a->log) == 0)
+		return a->cut ? CLI_FAILED : CLI_DONE;
 	output_error("cannot write %s: %s", a->options->out, strerror(errno));
 	return CLI_FAILED;
 }

@@ -15,6 +15,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "client/find.h"
 #include "client/scout/environment.h"
 #include "client/scout/options.h"
 #include "client/scout/shadow.h"
@@ -122,14 +123,11 @@ static int check_sites(const struct phub_site_options *site, enum site_algorithm
 	static struct scout scout;
 	struct phub_scout_options own;
 	double shadow[SHADOW_THETAS_MAX];
-	int count = environment_shadow(NULL, shadow, e), rc = 0;
+	int count = environment_shadow(NULL, shadow, e);
+	int rc = count > 0 ? shadow_check(algorithm, shadow, (unsigned)count, e) : count;
 
-	for (int i = 0; i < count; i++)
-		if (!site_theta_valid(algorithm, shadow[i]))
-			return err_set(e, -EINVAL, "shadow: %s cannot have a theta of %g; allowed: %s",
-				site_algorithm_name(algorithm), shadow[i], site_thetas(algorithm));
-	if (count < 0)
-		return count;
+	if (rc < 0)
+		return rc;
 	if (!site->scout && !isnan(site->theta) && !site_theta_valid(algorithm, site->theta))
 		return err_set(e, -EINVAL, "%s cannot have a theta of %g; allowed: %s", site_algorithm_name(algorithm),
 			site->theta, site_thetas(algorithm));
@@ -387,13 +385,20 @@ static int check_one_box(const char *host, uint16_t port, int timeout_ms, struct
 	return rc;
 }
 
+int scout_check_url(const char *text, struct err *e)
+{
+	struct url url;
+
+	return find_is_wanted(text) ? find_check(text, e) : url_parse(text, &url, e);
+}
+
 int scout_check_box(const char *text, int timeout_ms, struct err *e)
 {
 	struct url url;
-	int rc = url_parse(text, &url, e);
+	int rc = find_is_wanted(text) ? 1 : url_parse(text, &url, e);
 
-	if (rc < 0)
-		return rc;
+	if (rc != 0)
+		return rc < 0 ? rc : 0;
 	rc = check_one_box(url.host, url.port, url.other.host[0] ? timeout_ms / 2 : timeout_ms, e);
 	if (rc < 0 && url.other.host[0] && check_one_box(url.other.host, url.other.port, timeout_ms / 2, e) == 0)
 		return 0;

@@ -94,8 +94,12 @@ enum scout_check_fate scout_check_settle(const char *path, bool aside);
 /* Is there such a program? 0; -ENOENT; -EACCES. */
 int scout_check_command(const char *name, struct err *e);
 
-/* Does somebody listen at the box of this URL, or at its other one? Blocks for `timeout_ms` at most. 0; -EINVAL: it is
- * no URL of a box; -ETIMEDOUT, -ECONNREFUSED and others of connect(2), with what to do. */
+/* Is it a URL of a box, or of an etcd that knows of one? 0; -EINVAL with the reason in `e`. Nobody is asked. */
+int scout_check_url(const char *url, struct err *e);
+
+/* Does somebody listen at the box of this URL, or at its other one? Of an etcd's nothing is known. Blocks for
+ * `timeout_ms` at most. 0; -EINVAL: it is no URL of a box; -ETIMEDOUT, -ECONNREFUSED and others of connect(2), with
+ * what to do. */
 int scout_check_box(const char *url, int timeout_ms, struct err *e);
 
 #endif

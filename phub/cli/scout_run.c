@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "client/scout/record.h"
+#include "client/url.h"
 #include "phub/cli/args.h"
 #include "phub/cli/box_process.h"
 #include "phub/cli/cli.h"
@@ -521,7 +522,7 @@ static int run_check_world(const struct run *run, struct err *e)
 
 	if (rc == 0)
 		rc = scout_check_command(run->crew.command[0], e);
-	if (rc == 0 && o->box && strncmp(o->box, "phub+etcd://", 12) != 0)
+	if (rc == 0 && o->box)
 		rc = scout_check_box(o->box, RUN_BOX_MS, e);
 	return rc;
 }
@@ -529,17 +530,22 @@ static int run_check_world(const struct run *run, struct err *e)
 static int run_check_options(
 	const struct args_usage *usage, const struct run_options *o, const struct args_words *words)
 {
+	struct err e = {0};
+
 	if (words->count == 0)
 		return args_wrong(usage, "which command? It stands behind --");
 	if (o->box && strncmp(o->box, "phub", 4) != 0)
 		return args_wrong(usage, "--box %s: allowed is a URL like phub://host:7077/job", o->box);
+	if (o->box && scout_check_url(o->box, &e) < 0)
+		return args_wrong(usage, "--box: %s", e.text);
 	if (o->box && (o->phubd || o->set.count))
 		return args_wrong(
 			usage, "--phubd and --set are of a box that is started here, and --box is another one");
-	if (!o->job[0] ||
+	if (!o->job[0] || strlen(o->job) >= URL_JOB_BYTES ||
 		strspn(o->job, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-") != strlen(o->job))
-		return args_wrong(
-			usage, "--job %s: allowed are letters, digits, points, dashes and underscores", o->job);
+		return args_wrong(usage,
+			"--job %s: allowed are 1 to %d letters, digits, points, dashes and underscores", o->job,
+			URL_JOB_BYTES - 1);
 	return args_check_settings(usage, &o->set);
 }
 

@@ -15,13 +15,14 @@ import time
 
 import rig
 from rig import check, holds
-from scout_rig import FOLDER, PHUB, lines, phub
+from scout_rig import FOLDER, PHUB, fill, lines, phub, small_disk
 
 
 class Advisor:
-    def __init__(self, *words, sites=2, listen=None):
+    def __init__(self, *words, sites=2, listen=None, prefix=(), status=0):
+        self.status = status
         self.path = listen or f"unix:{FOLDER}/advise"
-        self.process = subprocess.Popen([PHUB, "scout", "advise", "--listen", self.path, "--sites", str(sites), "--model-bytes", "1000", "--thetas",
+        self.process = subprocess.Popen([*prefix, PHUB, "scout", "advise", "--listen", self.path, "--sites", str(sites), "--model-bytes", "1000", "--thetas",
                                          "1,2,5,10", *([] if "scout+" in words else ["--theta", "5"]), "--period", "100", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                                         text=True, env=rig.QUIET, cwd=FOLDER)
         self.said = self.process.stdout.readline()
@@ -36,7 +37,7 @@ class Advisor:
     def __exit__(self, *_):
         self.process.send_signal(signal.SIGTERM)
         self.out, self.err = self.process.communicate(timeout=rig.DEADLINE_S)
-        check(self.process.returncode == 0, f"exit code {self.process.returncode}: {self.err}")
+        check(self.process.returncode == self.status, f"exit code {self.process.returncode}: {self.err}")
 
     def call(self):
         host, port = self.path.rsplit(":", 1)
@@ -260,6 +261,26 @@ def advise_killed():
     check(a.err == "phub: killed.jsonl was of a run that was broken off, and has gone; killed.jsonl.before, of the run before that, stays\n", a.err)
 
 
+def advise_on_a_full_disk():
+    """advise: a log that cannot be written is told as that happens, ends there for good, and is what explain reads; advice goes on"""
+    inside, there, seen = small_disk("disk", "64k")
+    fill(seen, 12 << 10)
+    with Advisor("--out", there / "full.jsonl", sites=1, prefix=inside, status=1) as a:
+        windows, told = 0, []
+        threading.Thread(target=lambda: told.append(a.process.stderr.readline()), daemon=True).start()
+        while not told and windows < 200:
+            windows += 1
+            check(a.ask(report(0, 100 * windows, 80))[0]["window"] == windows - 1, "no advice")
+        (seen / "filler").unlink()
+        check(a.ask(report(0, 100 * windows + 100, 80))[0]["window"] == windows, "no advice")
+    holds(told[0], rf"^phub: cannot write {there}/full.jsonl: No space left on device; it ends before step \d+, and advice goes on without it\n$")
+    logged = (seen / "full.jsonl").read_text()
+    check(a.err == "" and not logged.endswith("\n"), f"{a.err!r}, {logged[-100:]}")
+    step = 100 * (len(logged.splitlines()) - 1)
+    check(f"before step {step}," in told[0], f"{told[0]}, and it ends before {step}")
+    holds(phub("explain", there / "full.jsonl", prefix=inside)[1], "its last line is not whole")
+
+
 def advise_twice():
     """advise: each report is answered: of one site's in a window the last one counts, over whichever connection it came"""
     with Advisor("--out", "twice.jsonl", sites=2) as a:
@@ -373,7 +394,7 @@ def advise_secret():
         check(a.ask(report(0, 100, 70, secret="open sesame"))[0]["sync_every"] == 2, "the secret")
     given = ["--sites", "1", "--model-bytes", "1", "--thetas", "1"]
     holds(phub("advise", "--listen", "0.0.0.0:0", *given, status=1)[1], "reached from elsewhere: give --secret-file")
-    for secret, why in (("/nowhere/secret", "cannot read"), ("empty", "its first line is empty, and is to be the secret"), ("long", "less than 256")):
+    for secret, why in (("/nowhere/secret", "cannot read"), (".", "cannot read .: Is a directory"), ("empty", "its first line is empty, and is to be the secret"), ("long", "less than 256")):
         (FOLDER / "empty").write_text("\n")
         (FOLDER / "long").write_text("x" * 300)
         holds(phub("advise", "--listen", "127.0.0.1:0", "--secret-file", secret, *given, status=1)[1], why)
@@ -407,7 +428,8 @@ def advise_wrong_words():
         err = phub("advise", "--listen", where, *rest, status=2)[1]
         check(err.startswith(f"phub: --listen {where}: allowed is HOST:PORT, like 127.0.0.1:7080 (port 0: any that is free), or unix:PATH; "), err)
     holds(phub("advise", "--listen", "no.such.host.invalid:7000", *rest, status=1)[1], "--listen no.such.host.invalid:7000: no address of this name is known")
-    for words, why in (([], "needs --listen"), (given, "needs --listen.*--thetas"), ([*given, "--thetas", "1,2.5"], "2.5 is no whole number of steps"),
+    for words, why in (([], "needs --listen"), (given, "needs --listen.*--thetas"), ([*given, "--thetas", "1,2.5"], r"2.5 is none of the steps between averages; allowed: a whole number of steps, 1 to 10\^9"),
+                       ([*given, "--thetas", "1,2e9"], r"2e\+09 is none of the steps"),
                        ([*given, "--thetas", "1,2", "--theta", "3"], "none of the thetas"), ([*given, "--thetas", "1,1"], "twice"),
                        ([*given, "--thetas", "1", "--sigma", "2"], "from 0 to 1"),
                        ([*given, "--thetas", "2,5", "--policy", "scout+"], "a grid of local begins with 1"),
@@ -477,4 +499,4 @@ def advise_python_ipv6():
 
 if __name__ == "__main__":
     os.environ["BUILD"] = str(rig.BUILD)
-    rig.run([advise, advise_counts, advise_pulls, advise_waits, advise_silent, advise_heavy, advise_weights, advise_broken, advise_killed, advise_twice, advise_refused, advise_many, advise_strangers, advise_secret, advise_sockets, advise_wrong_words, advise_python, advise_python_ipv6])
+    rig.run([advise, advise_counts, advise_pulls, advise_waits, advise_silent, advise_heavy, advise_weights, advise_broken, advise_killed, advise_on_a_full_disk, advise_twice, advise_refused, advise_many, advise_strangers, advise_secret, advise_sockets, advise_wrong_words, advise_python, advise_python_ipv6])

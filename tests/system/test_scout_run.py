@@ -197,7 +197,7 @@ def run_writes_nothing():
             (["--out", "locked", "--", "true"], 1, "no regular file"),
             (["--box", f"phub://{dead}/job", "--", "true"], 1, f"no box at phub://{dead}/job: Connection refused; start one there with phubd"),
             (["--box", "phub://no.such.host.invalid/job", "--", "true"], 1, "no box at phub://no.such.host.invalid/job: "),
-            (["--box", "phub://h", "--", "true"], 1, "use phub://host"),
+            (["--box", "phub://h", "--", "true"], 2, "use phub://host"),
             (["--policy", "hill", "--thetas", "10,5,2,1", "--", "true"], 2, "the tightest, of local the smallest: 1,2,5,10; see"),
             (["--algorithm", "dgc", "--policy", "hill", "--thetas", "0.001,0.01", "--", "true"], 2, "of dgc the largest: 0.01,0.001"),
             (["--algorithm", "gaia", "--policy", "scout+", "--thetas", "0.1,0.2", "--", "true"], 2, "a grid of gaia begins with 0"),
@@ -382,7 +382,13 @@ def run_wrong_words():
     """run: what cannot be is refused"""
     for words, why in (([], "stands behind --"), (["--sites", "0", "--", "x"], "allowed is 1 to 64"), (["--sites", "65", "--", "x"], "1 to 64"),
                        (["--box", "host", "--", "x"], "a URL like phub://"), (["--box", "phub://a/b", "--set", "cores=1", "--", "x"], "another one"),
-                       (["--job", "a/b", "--", "x"], "allowed are letters"), (["--set", "cores", "--", "x"], "KEY=VALUE"),
+                       (["--box", "phub://host", "--", "x"], "--box: box address 'phub://host': the job's name is missing"),
+                       (["--box", "phub+etcd://host/a/b", "--", "x"], r"--box: box address 'phub\+etcd://host/a/b': use phub\+etcd://host"),
+                       (["--box", "phub+etcd:///a", "--", "x"], "it names no etcd, and PHUB_ETCD is not set"),
+                       (["--job", "a/b", "--", "x"], "allowed are 1 to 63 letters"), (["--job", "x" * 64, "--", "x"], "allowed are 1 to 63 letters"),
+                       (["--shadow", "5,1,5", "--", "x"], "shadow: theta 5 is there twice"),
+                       (["--algorithm", "local", "--shadow", "1,0.5", "--", "x"], "shadow: local cannot have a theta of 0.5; allowed"),
+                       (["--set", "cores", "--", "x"], "KEY=VALUE"), (["--set", "=2", "--", "x"], "KEY=VALUE"),
                        (["--policy", "hil", "--", "x"], "did you mean hill"), (["--thetas", "a", "--", "x"], "numbers from 0 on")):
         holds(phub("run", *words, status=2)[1], why)
     (FOLDER / "link").symlink_to("there")

@@ -432,6 +432,7 @@ static void expect_no_etcd(const char *url, const char *words)
 	struct err e = {0};
 
 	assert_true(find_is_wanted(url));
+	assert_int_equal(find_check(url, &e), -EINVAL);
 	assert_int_equal(find_url(url, 0, out, &e), -EINVAL);
 	if (!strstr(e.text, words))
 		fail_msg("wanted '%s' in '%s'", words, e.text);

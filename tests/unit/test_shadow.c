@@ -185,7 +185,7 @@ static void test_who_joins_begins_anew(void **state)
 
 static void test_what_it_refuses(void **state)
 {
-	const double good[] = {1}, bad[] = {1, 0.5};
+	const double good[] = {1}, bad[] = {1, 0.5}, twice[] = {5, 1, 5};
 	double many[SHADOW_THETAS_MAX + 1];
 	struct site_config config = config_of(SITE_LOCAL, 1);
 	struct site_rig rig;
@@ -202,6 +202,8 @@ static void test_what_it_refuses(void **state)
 	assert_int_equal(shadow_init(&shadow, &rig.sites[0], many, SHADOW_THETAS_MAX + 1, &e), -EINVAL);
 	assert_int_equal(shadow_init(&shadow, &rig.sites[0], bad, 2, &e), -EINVAL);
 	assert_non_null(strstr(e.text, "local cannot have a theta of 0.5"));
+	assert_int_equal(shadow_init(&shadow, &rig.sites[0], twice, 3, &e), -EINVAL);
+	assert_non_null(strstr(e.text, "theta 5 is there twice"));
 	assert_int_equal(shadow_init(&shadow, &rig.sites[0], many, SHADOW_THETAS_MAX, &e), 0);
 	shadow_fini(&shadow);
 	rig_fini(&rig);
