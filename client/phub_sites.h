@@ -302,8 +302,9 @@ struct phub_site_options {
 	/* The site of the lowest rank that has one writes the scout's decisions to this file, lines of JSON; without a
 	 * scout a line at the start, and one at the end. NULL: PHUB_SCOUT_LOG, else it has none. It is begun anew with
 	 * the run. When who writes it is lost or leaves, the lowest rank left that has one goes on, as a line tells, in
-	 * that file, or, where it is not there, one of its own, FILE.siteRANK if FILE is another's; without shadows;
-	 * not with PHUB_OUTER_BOX. If it cannot be written training goes on: phub_site_state.log_error. */
+	 * that file, or, where it is not there, one of its own, FILE.siteRANK if FILE is another's (one of an older run
+	 * becomes FILE.siteRANK.before); without shadows; not with PHUB_OUTER_BOX. If it cannot be written training
+	 * goes on: phub_site_state.log_error. */
 	const char *log;
 	phub_site_t *within; /* NULL: none; see above */
 	/* The class of link that it talks over: 1 to 16 of a-z and 0-9. It is named in the decision log, and "rack"

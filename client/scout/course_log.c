@@ -216,7 +216,20 @@ static int log_reopen(const char *path, uint64_t run, bool *begins)
 	return -EEXIST;
 }
 
-/* The file that is named, else one beside it. */
+/* What is there becomes PATH.before, as with `phub scout run`. 0, or an error of rename(2). */
+static int log_set_aside(const char *path)
+{
+	char *before;
+	int rc;
+
+	if (asprintf(&before, "%s.before", path) < 0)
+		return -ENOMEM;
+	rc = rename(path, before) < 0 ? -errno : 0;
+	free(before);
+	return rc;
+}
+
+/* The file that is named, else one beside it; that of a run before is kept. */
 static int log_find(const struct phub_site *s, bool *begins)
 {
 	int fd = log_reopen(s->log.path, s->log.run, begins);
@@ -227,7 +240,9 @@ static int log_find(const struct phub_site *s, bool *begins)
 	if (asprintf(&beside, "%s.site%" PRIu32, s->log.path, s->rank) < 0)
 		return -ENOMEM;
 	fd = log_reopen(beside, s->log.run, begins);
-	if (fd == -EEXIST && unlink(beside) == 0) /* of a run before */
+	if (fd == -EEXIST)
+		fd = log_set_aside(beside);
+	if (fd == 0)
 		fd = log_reopen(beside, s->log.run, begins);
 	free(beside);
 	return fd;

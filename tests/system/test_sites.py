@@ -554,10 +554,13 @@ def log_goes_on():
             check(job == "plus" or lines[-1]["bytes"] == ends[0]["bytes"], f"{lines[-1]} {ends}")
         own = [pathlib.Path(folder, f"own{rank}") for rank in range(WORLD)]
         own[1].write_text("another's\n")
+        older = pathlib.Path(f"{own[1]}.site1")
+        older.write_text('{"scout":"run","version":1,"id":1}\n')
         sites_of = sites(box, "own", log=lambda rank: own[rank], die_at=lambda rank: {0: 40, 1: 60}.get(rank, 0), **hill)
         last = sites_of[2].end()
         beside, parts = pathlib.Path(f"{own[1]}.site1"), []
         check(own[1].read_text() == "another's\n", "what is no log of this run is written to")
+        check(json.loads(pathlib.Path(f"{older}.before").read_text())["id"] == 1, "the log of an older run is not kept")
         for part in (own[0], beside, own[2]):
             lines, windows, moves = logged(part)
             check(lines[0]["scout"] == "run" and windows and len({line["id"] for line in lines if "id" in line}) == 1, f"{part}: {lines}")
