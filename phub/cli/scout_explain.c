@@ -81,18 +81,31 @@ static void explain_loss(const struct explain *x, const json_t *w)
 			100 * x->config.sigma);
 }
 
-/* What scout+ goes by. */
-static void explain_pull(const struct explain *x, const json_t *w)
+/* Where the window before was at the same theta, r is beside what it was there. */
+static void explain_r(const struct explain *x, unsigned i)
 {
-	const double worth = x->config.plus.worth, extra = scout_log_number(w, "extra");
-	char text[2][32];
-	double r = scout_log_number(w, "r_all"), pull = scout_log_number(w, "pull"), gain = scout_log_number(w, "gain"),
-	       low = scout_log_element(w, "interval", 0), high = scout_log_element(w, "interval", 1);
+	const double r = explain_number(x, i, "r_all");
 
 	if (isnan(r))
 		printf("how sites align is not known");
 	else
 		printf("sites align by r = %.4f", r);
+	if (isnan(r) || i == 0 || explain_number(x, i - 1, "theta") != explain_number(x, i, "theta"))
+		return;
+	if (!isnan(explain_number(x, i - 1, "r_all")) && !scout_log_missing(&x->log, i))
+		printf(" (in the window before by %.4f)", explain_number(x, i - 1, "r_all"));
+}
+
+/* What scout+ goes by. */
+static void explain_pull(const struct explain *x, unsigned i)
+{
+	const json_t *w = scout_log_window(&x->log, i);
+	const double worth = x->config.plus.worth, extra = scout_log_number(w, "extra");
+	char text[2][32];
+	double r = scout_log_number(w, "r_all"), pull = scout_log_number(w, "pull"), gain = scout_log_number(w, "gain"),
+	       low = scout_log_element(w, "interval", 0), high = scout_log_element(w, "interval", 1);
+
+	explain_r(x, i);
 	if (!isnan(pull) && isnan(r))
 		printf("; they pulled apart %.3g times as much as the noise of a batch when that was last measured",
 			pull);
@@ -130,7 +143,7 @@ static void explain_seen(const struct explain *x, unsigned i)
 
 	printf("  seen    ");
 	if (x->config.policy == SCOUT_PLUS)
-		explain_pull(x, w);
+		explain_pull(x, i);
 	else if (explain_stands(x, w))
 		printf("no model travels where theta is fixed");
 	else
@@ -176,12 +189,14 @@ static double explain_total(const struct explain *x, unsigned i)
 static void explain_sent(const struct explain *x, unsigned i)
 {
 	const json_t *w = scout_log_window(&x->log, i);
-	double total = explain_total(x, i), bsp = scout_log_number(w, "bytes_bsp");
+	double total = explain_total(x, i), bsp = scout_log_number(w, "bytes_bsp"),
+	       travel = scout_log_number(w, "bytes_travel");
 	char sent[32], travelled[32], all[32], text[128], saving[SCOUT_LOG_SAVING_BYTES];
 
-	printf("  sent    %s a site in exchanges, %s %s", scout_log_bytes_text(scout_log_number(w, "bytes"), sent),
-		scout_log_bytes_text(scout_log_number(w, "bytes_travel"), travelled),
-		x->config.policy == SCOUT_PLUS ? "in statistics that travelled" : "in models that travelled");
+	printf("  sent    %s a site in exchanges", scout_log_bytes_text(scout_log_number(w, "bytes"), sent));
+	if (!(travel == 0 && (x->config.policy == SCOUT_PLUS || x->config.policy == SCOUT_FIXED)))
+		printf(", %s in %s that travelled", scout_log_bytes_text(travel, travelled),
+			x->config.policy == SCOUT_PLUS ? "statistics" : "models");
 	if (total > 0)
 		printf("; %s since the start", scout_log_bytes_text(total, all));
 	if (total > 0 && bsp > 0)
@@ -281,22 +296,38 @@ static void explain_like(const struct explain *x, unsigned at)
 			explain_points(explain_number(x, at, "AL"), text), explain_number(x, at, "t"));
 }
 
+/* Of the grid, from `g` on: the last of those that were not tried, and that it does not go to, in a row. */
+static unsigned explain_untried(const struct explain *x, unsigned i, unsigned g)
+{
+	const double next = explain_number(x, i, "next");
+
+	while (g + 1 < x->config.theta_count && x->config.thetas[g] != next && x->config.thetas[g + 1] != next &&
+		explain_tried(x, i, x->config.thetas[g + 1]) < 0)
+		g++;
+	return g;
+}
+
 static void explain_others(const struct explain *x, unsigned i)
 {
-	const json_t *w = scout_log_window(&x->log, i);
+	const double was = explain_number(x, i, "theta"), next = explain_number(x, i, "next");
 
 	for (unsigned g = 0; g < x->config.theta_count; g++) {
-		double theta = x->config.thetas[g];
-		int at = explain_tried(x, i, theta);
+		const double theta = x->config.thetas[g];
+		const int at = explain_tried(x, i, theta);
+		const unsigned last = at < 0 ? explain_untried(x, i, g) : g;
+		char text[64];
 
-		printf("  %s theta %-7g ", g ? "       " : "thetas ", theta);
-		if (at < 0) {
-			puts("not tried");
-			continue;
-		}
-		explain_like(x, (unsigned)at);
-		printf("%s%s\n", theta == scout_log_number(w, "theta") ? "  <- was here" : "",
-			theta == scout_log_number(w, "next") ? "  <- goes here" : "");
+		snprintf(text, sizeof(text), last > g ? "%g to %g" : "%g", theta, x->config.thetas[last]);
+		printf("  %s theta %-9s ", g ? "       " : "thetas ", text);
+		g = last;
+		if (at < 0)
+			printf("not tried");
+		else
+			explain_like(x, (unsigned)at);
+		if (theta == was && theta == next)
+			puts("  <- stays here");
+		else
+			puts(theta == was ? "  <- was here" : theta == next ? "  <- goes here" : "");
 	}
 }
 
@@ -424,6 +455,7 @@ static void explain_row(const struct explain *x, unsigned i, struct output_table
 	char text[32];
 
 	output_cell(table, "%.0f", scout_log_number(w, "t"));
+	output_cell(table, "%.0f", scout_log_steps(&x->log, i));
 	output_cell(table, "%g", scout_log_number(w, "theta"));
 	output_cell(table, "%g", scout_log_number(w, "next"));
 	output_cell(table, "%s", scout_log_text(w, "action"));
@@ -445,8 +477,8 @@ static unsigned explain_rows_of_sites(const struct explain *x, unsigned next, do
 		if (scout_log_number(site, "t") > t)
 			break;
 		output_cell(table, "%.0f", scout_log_number(site, "t"));
-		output_cell(table, "-");
-		output_cell(table, "-");
+		for (unsigned i = 0; i < 3; i++)
+			output_cell(table, "-");
 		output_cell(table, "%s", scout_log_text(site, "action"));
 		for (unsigned i = 0; i < 3; i++)
 			output_cell(table, "-");
@@ -455,13 +487,31 @@ static unsigned explain_rows_of_sites(const struct explain *x, unsigned next, do
 	return next;
 }
 
+/* What columns have; `sent` is that of what was sent. */
+static void explain_legend(const struct explain *x, const char *sent)
+{
+	if (x->config.policy == SCOUT_PLUS)
+		printf("r: how far what sites say agrees: 1 is all of it, %.3g (1/K) what they have by chance, less "
+		       "that they\n"
+		       "cancel out; pull: how far their data pull sites apart, in noises of a batch, as it was last "
+		       "measured:\n"
+		       "0 is not at all;\n",
+			1 / scout_log_number(x->log.run, "sites"));
+	else
+		puts("AL: accuracy that models lost on other sites' data; cost: of that and of what was sent, see --at "
+		     "STEP;");
+	printf("%s: of a site, for exchanges in the window of so many steps that ends there (the mean of sites,\n"
+	       "without what travelled).\n",
+		sent);
+}
+
 static void explain_table(const struct explain *x)
 {
 	const bool pulls = x->config.policy == SCOUT_PLUS;
 	struct output_table table = {
-		.heads = {"step", "theta", "to", "action", pulls ? "r" : "AL points", pulls ? "pull" : "cost",
+		.heads = {"step", "steps", "theta", "to", "action", pulls ? "r" : "AL points", pulls ? "pull" : "cost",
 			x->config.price.unit == PRICE_BYTES ? "bytes" : "spent", "reason"},
-		.align = "rrrlrrrl"};
+		.align = "rrrrlrrrl"};
 	unsigned site = 0;
 
 	for (unsigned i = 0; i < x->log.count; i++) {
@@ -472,9 +522,7 @@ static void explain_table(const struct explain *x)
 	}
 	explain_rows_of_sites(x, site, INFINITY, &table);
 	output_table_print(&table);
-	printf("%s: of a site, for exchanges in the window that ends there (the mean of sites, without what "
-	       "travelled).\n",
-		table.heads[6]);
+	explain_legend(x, table.heads[7]);
 }
 
 /* Has a window of scout+ held what talking more would save against what that costs? */
@@ -565,7 +613,7 @@ static int explain_find(const struct explain *x, uint64_t at)
 {
 	const double step = (double)at, last = explain_number(x, x->log.count - 1, "t");
 	unsigned i = 0;
-	char gap[80] = "";
+	char gap[96] = "";
 
 	while (i < x->log.count && explain_number(x, i, "t") < step)
 		i++;
@@ -574,6 +622,9 @@ static int explain_find(const struct explain *x, uint64_t at)
 	if (i > 0 && i < x->log.count)
 		snprintf(gap, sizeof(gap), ", but of %.0f to %.0f, whose lines are missing",
 			explain_number(x, i - 1, "t") + 1, explain_first(x, i) - 1);
+	else if (i == x->log.count && step <= scout_log_number(x->log.end, "t"))
+		snprintf(gap, sizeof(gap), ", as the run ended at step %.0f, before the window of step %.0f on did",
+			scout_log_number(x->log.end, "t"), last + 1);
 	output_error("%s: no window has step %" PRIu64 "; --at takes a step of %.0f to %.0f%s", x->log.path, at,
 		explain_first(x, 0), last, gap);
 	return -1;

@@ -55,15 +55,18 @@ def explain():
     out, _ = phub("explain", hill())
     holds(out, f"8 windows, theta changed in {len(moves)}", "It ended at step 160")
     for move in moves:
-        holds(out, rf"\n *{move['t']} +{move['theta']:g} +{move['next']:g} +{move['action']} ")
+        holds(out, rf"\n *{move['t']} +20 +{move['theta']:g} +{move['next']:g} +{move['action']} ")
     told = lines(phub("explain", hill(), "--json")[0])
     check([w["t"] for w in told] == [m["t"] for m in moves], str(told))
     out, _ = phub("explain", hill(), "--at", "70")
     w = windows[3]
     holds(out, r"^hill, step 80 \(steps 61 to 80, at theta", f"why +{w['reason']}", "3 of 3 sites believed, 1200 samples", "times fewer bytes than BSP",
           r"points \(between -?\d+\.\d and \d+\.\d\), (above|within) the 5\.0 that are borne",
-          r"cost +[\d.e+-]+ = 50 max\(0, ", "<- was here", "not tried", r"r +[\d.]+, over all of 8 tensors; least in (conv|norm|linear)",
+          r"cost +[\d.e+-]+ = 50 max\(0, ", "<- ", "not tried", r"r +[\d.]+, over all of 8 tensors; least in (conv|norm|linear)",
           "shadow +would have sent", r"theta 20: 31\.0 KB")
+    check([line.split("<- ")[-1] for line in out.splitlines() if "<- " in line] == (["stays here"] if w["theta"] == w["next"] else
+          [word for theta in (1, 2, 5, 10, 20) for word, there in (("was here", w["theta"]), ("goes here", w["next"])) if theta == there]), out)
+    holds(phub("explain", hill(), "--at", "1")[0], r"\n  thetas  theta 1 to 2 +not tried\n +theta 5 +not tried  <- goes here\n +theta 10 +cost .*  <- was here\n +theta 20 +not tried\n")
     told = lines(phub("explain", hill(), "--at", "70", "--json")[0])[0]
     check(told["t"] == 80 and told["reason"] == w["reason"] and any(t["theta"] == w["theta"] for t in told["tried"]), str(told))
 
@@ -73,13 +76,15 @@ def explain_falls_back():
     stays = {"theta": 1, "next": 1, "action": "falls back", "AL": None}
     path = changed(hill(), "back", lambda own: own[:1] + [json.dumps({**json.loads(line), **stays}) + "\n" for line in own[1:4]])
     out, _ = phub("explain", path)
-    holds(out, r"3 windows, theta changed in 0; in 3 more too few reports came, and it stayed\.", r"\n *20 +1 +1 +falls back ")
+    holds(out, r"3 windows, theta changed in 0; in 3 more too few reports came, and it stayed\.", r"\n *20 +20 +1 +1 +falls back ")
     check(len(lines(phub("explain", path, "--json")[0])) == 3, "lines of JSON")
 
 
 def nothing_to_explain():
     """explain: a step that no window has, and a run without windows"""
     holds(phub("explain", hill(), "--at", "161", status=1)[1], "no window has step 161; --at takes a step of 1 to 160\n$")
+    path = changed(hill(), "later", lambda own: own[:-1] + [own[-1].replace('"t":160', '"t":170')])
+    holds(phub("explain", path, "--at", "165", status=1)[1], "takes a step of 1 to 160, as the run ended at step 170, before the window of step 161 on did\n$")
     for at in ("-5", "1.5", "", "1000000000000000"):
         holds(phub("explain", hill(), "--at", at, status=2)[1], f"--at {at}: allowed is 0 to 999999999999999;")
     holds(phub("explain", bsp(), status=1)[1], "no decision in it: the run had no scout .--policy makes one., .*; phub scout compare tells what it sent")
@@ -129,7 +134,7 @@ def better():
     found = [line for line in lines(path.read_text()) if line["scout"] == "decision"]
     check(len(found) == 11 and all(line["reason"] and line["bytes_travel"] == 0 for line in found), str(found))
     check(all(0 < line["r_all"] < 1 and len(line["r"]) == 8 for line in found), str(found))
-    holds(phub("explain", path)[0], "sites pull apart", r"\n *step +theta +to +action +r +pull +bytes")
+    holds(phub("explain", path)[0], "sites pull apart", r"\n *step +steps +theta +to +action +r +pull +bytes", r"\nr: how far what sites say agrees: 1 is all of it, 0\.333 \(1/K\)")
     hopeless = changed(path, "hopeless", lambda own: own[:-3] + [line.replace('"action":"stays"', '"action":"cannot"') for line in own[-3:-1]] + own[-1:])
     check(phub("explain", hopeless)[0].count(" cannot ") == 1, phub("explain", hopeless)[0])
     out, _ = phub("explain", path, "--at", 150)

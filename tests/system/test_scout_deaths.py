@@ -104,7 +104,7 @@ def who_was_there():
 
     path = log("who.jsonl", head, *moves, *went, end)
     out, _ = phub("explain", path)
-    check(re.findall(r"^ *(\d+) +[-\d]+ +[-\d]+ +(\w+) ", out, re.M) == [("10", "loosens"), ("12", "lost"), ("20", "came"), ("20", "loosens"), ("30", "loosens"), ("33", "left")], out)
+    check(re.findall(r"^ *(\d+) +[-\d]+ +[-\d]+ +[-\d]+ +(\w+) ", out, re.M) == [("10", "loosens"), ("12", "lost"), ("20", "came"), ("20", "loosens"), ("30", "loosens"), ("33", "left")], out)
     holds(out, r"site 2; 2 of 3 are there: left indeed\n", r"\nIt ended at step 40 with 2 of 3 sites, theta 2, .*, 50.00 % right")
     check([(line["t"], line["action"]) for line in lines(phub("explain", path, "--json")[0])] ==
           [(10, "loosens"), (12, "lost"), (20, "came"), (20, "loosens"), (30, "loosens"), (33, "left")], "lines of JSON")
@@ -112,7 +112,7 @@ def who_was_there():
     check(" site 1; " not in phub("explain", path, "--at", 25)[0], "another window's")
     check(lines(phub("compare", "--json", path)[0])[0]["sites"] == 2, "compare --json")
     still = log("still.jsonl", head, went[0])
-    holds(phub("explain", still)[0], "0 windows, theta changed in 0", r"\n *12 +- +- +lost ", r"\nThe log ends early, at step 0 with 2 of 3 sites")
+    holds(phub("explain", still)[0], "0 windows, theta changed in 0", r"\n *12 +- +- +- +lost ", r"\nThe log ends early, at step 0 with 2 of 3 sites")
     check("; 3 of 3" not in phub("explain", log("strange.jsonl", head, *strange, *moves, end))[0] and "nan" not in phub("explain", FOLDER / "strange.jsonl")[0], "strange lines")
 
 

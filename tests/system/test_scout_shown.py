@@ -63,7 +63,7 @@ def cannot():
     norm = {"action": "cannot", "reason": "no theta helps"}
     for head, window, unit in (("bytes", {}, {}), ("spent", {"spent": 1}, {"unit": "money", "price": 1})):
         holds(phub("explain", made("counts", [{"next": 2, **window}], {}, **unit))[0],
-              rf" {head} +reason\n.*\n{head}: of a site, for exchanges in the window that ends there \(the mean of sites, without what travelled\)\.\nIt ended")
+              rf" {head} +reason\n.*\nAL: .*\n{head}: of a site, for exchanges in the window of so many steps that ends there \(the mean of sites,\nwithout what travelled\)\.\nIt ended")
     out = phub("explain", made("cannot", [{}, norm, norm], {}, policy="scout+"))[0]
     holds(out, "3 windows, theta changed in 0; in 2 it said that no theta helps, and what does\\.")
     check("too few reports" not in out and "site.lost" not in out, out)

@@ -545,7 +545,7 @@ def log_goes_on():
             end, told = lines[-1], json.loads(scout("compare", "--json", path))
             check((end["scout"], end["rank"], end["t"], end["sites"]) == ("end", writer, 90, WORLD - len(dies)), f"{end}")
             check(told["t"] == 90 and told["ended"] and told["missing"] == 0 and told["bytes"] == end["bytes"] and told["seconds"] > 0, f"{told}")
-            holds(scout("explain", path), rf"\n *\d+ +- +- +writes +.*site {writer}; .* goes on with it\n", "\nIt ended at step 90 with")
+            holds(scout("explain", path), rf"\n *\d+ +- +- +- +writes +.*site {writer}; .* goes on with it\n", "\nIt ended at step 90 with")
         for job, policy in (("none", {"theta": 7}), ("plus", {"policy": "scout+", "period": 10, "thetas": "1,2,5"})):
             running = sites(box, job, log=path, algorithm="local", die_at=lambda rank: 40 if rank == 0 else 0, **policy, **options)
             ends = [site.end() for site in running[1:]]
