@@ -470,7 +470,7 @@ static void scout_say_mean(const struct scout *s, const struct plus_verdict *v, 
 
 	if (v->cause == PLUS_APART)
 		snprintf(to, room,
-			"the mean model's loss is %.2f more than the sites' own: models have drifted apart; tight "
+			"the mean model's loss is %.3g more than the sites' own: models have drifted apart; tight "
 			"until that is mended, then it measures anew",
 			v->beyond);
 	else if (v->cause == PLUS_WAITS)
@@ -482,13 +482,13 @@ static void scout_say_mean(const struct scout *s, const struct plus_verdict *v, 
 			s->plus.guard.tight.odds, 2 / s->config.plus.alpha);
 	else if (!s->config.plus.statistics)
 		snprintf(to, room,
-			"the mean model's loss is %.2f more than the sites' own even where they talk at each step, and "
+			"the mean model's loss is %.3g more than the sites' own even where they talk at each step, and "
 			"nothing of it is untrained: evaluate() tries other data, or in another way, than is trained; "
 			"theta does not mend that",
 			v->beyond);
 	else
 		snprintf(to, room,
-			"the mean model's loss is %.2f more than the sites' own even where they talk at each step: "
+			"the mean model's loss is %.3g more than the sites' own even where they talk at each step: "
 			"batch normalization by statistics of no site? No theta mends that; group normalization does; "
 			"or evaluate() tries other data",
 			v->beyond);

@@ -213,6 +213,35 @@ def advise_weights():
             holds(answer["reason"], more)
 
 
+def advise_lies():
+    """advise: with --trim one site of five that lies of accuracies or losses, for ever, changes nothing; without, the reason names who stands out, and is short whatever is said"""
+    def course(lie, *words, policy):
+        with Advisor("--policy", policy, *words, sites=5) as a:
+            told = []
+            for window in range(1, 26):
+                level = [{"loss": 200 - (window - i) / 10, "samples": 200} for i in (1, 0)]
+                said = [{**moves(k, 100 * window, 4 / 5 / 21, weight=1), **report(k, 100 * window, 70), "train": {"loss": 100, "samples": 100},
+                         "before": level[0], "after": level[1]} for k in range(5)]
+                told.append(a.ask(*({**one, **lie} if k == 1 else one for k, one in enumerate(said)))[0])
+            return told
+
+    def loss(value):
+        return {"loss": value, "samples": 100}
+
+    def score(correct):
+        return {"correct": correct, "samples": 100}
+
+    for policy, lies in (("hill", [{"home": score(100), "away": score(100)}, {"home": score(0), "away": score(100)}, {"home": score(100), "away": score(0)}]),
+                         ("scout+", [{"train": loss(1e300)}, {"train": loss(-1e300)}, {"before": loss(1e300), "after": loss(-1e300)}, {"after": loss(1e300)}])):
+        honest = [told["sync_every"] for told in course({}, "--trim", "0.2", policy=policy)]
+        for lie in lies:
+            found = course(lie, "--trim", "0.2", policy=policy)
+            check([told["sync_every"] for told in found] == honest, f"{lie}: {found}")
+            found = course(lie, policy=policy)
+            check(all(len(told["reason"]) < 239 for told in found), f"{lie}: {found}")
+            check("train" in lie or any("site 1 stands out" in told["reason"] for told in found), f"{lie}: {found[-1]}")
+
+
 def advise_broken():
     """advise: what is no finite number is null: who says so of its model is named, and scout+ falls back to the tightest; counts may be reals"""
     broken = {"train": {"loss": None, "samples": 100}}, {"moves": {"exchanges": 100, "said": None, "heard": 1}}, {"moves": {"exchanges": 100, "said": 1, "heard": None}}
@@ -499,4 +528,4 @@ def advise_python_ipv6():
 
 if __name__ == "__main__":
     os.environ["BUILD"] = str(rig.BUILD)
-    rig.run([advise, advise_counts, advise_pulls, advise_waits, advise_silent, advise_heavy, advise_weights, advise_broken, advise_killed, advise_on_a_full_disk, advise_twice, advise_refused, advise_many, advise_strangers, advise_secret, advise_sockets, advise_wrong_words, advise_python, advise_python_ipv6])
+    rig.run([advise, advise_counts, advise_pulls, advise_waits, advise_silent, advise_heavy, advise_weights, advise_lies, advise_broken, advise_killed, advise_on_a_full_disk, advise_twice, advise_refused, advise_many, advise_strangers, advise_secret, advise_sockets, advise_wrong_words, advise_python, advise_python_ipv6])
