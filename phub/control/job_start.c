@@ -125,7 +125,8 @@ int job_compare_tables(const struct job *job, const struct table *a, uint32_t of
 			job_box_name(job, of[i], boxes[i], sizeof(boxes[i]));
 		else
 			snprintf(boxes[i], sizeof(boxes[i]), "box %.300s", s ? names_own(s, own, sizeof(own)) : "here");
-		sides[i] = (struct table_side){tables[i], job_member_rank(job, of[i]), boxes[i]};
+		sides[i] =
+			(struct table_side){tables[i], job_member_rank(job, of[i]), boxes[i], job_is_box(job, of[i])};
 	}
 	return table_compare(&sides[0], &sides[1], e);
 }

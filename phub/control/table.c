@@ -46,11 +46,11 @@ static void table_fill_spec(const Phub__Job *job, uint32_t world, struct spec *s
 		spec->group_count = 1; /* an all-reduce has nothing to say about its groups */
 }
 
-static bool table_name_valid(const char *name)
+static bool table_text_valid(const char *name, size_t most)
 {
-	size_t length = strnlen(name, TABLE_NAME_BYTES_MAX + 1);
+	size_t length = strnlen(name, most + 1);
 
-	if (length == 0 || length > TABLE_NAME_BYTES_MAX)
+	if (length == 0 || length > most)
 		return false;
 	for (size_t i = 0; i < length; i++)
 		if ((unsigned char)name[i] < 0x20 || name[i] == 0x7f)
@@ -79,7 +79,7 @@ static int table_check(const struct table *t, const Phub__Job *job, uint64_t key
 	if (strlen(job->transport) >= sizeof(t->transport))
 		return err_set(e, -EINVAL, "a transport's name of %zu characters; allowed are %u",
 			strlen(job->transport), TABLE_TRANSPORT_BYTES - 1);
-	if (job->sites[0] && (strlen(job->sites) >= sizeof(t->sites) || !table_name_valid(job->sites)))
+	if (job->sites[0] && !table_text_valid(job->sites, TABLE_SITES_BYTES - 1))
 		return err_set(
 			e, -EINVAL, "what sites do is over %u characters or not printable", TABLE_SITES_BYTES - 1);
 	return 0;
@@ -205,7 +205,7 @@ static int table_check_key(const struct table *t, const Phub__Key *key, struct e
 {
 	uint32_t index = t->key_have;
 
-	if (!table_name_valid(key->name))
+	if (!table_text_valid(key->name, TABLE_NAME_BYTES_MAX))
 		return err_set(e, -EINVAL, "the name of key %u is empty, over %u bytes or not printable", index,
 			TABLE_NAME_BYTES_MAX);
 	if (key->elements == 0)

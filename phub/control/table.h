@@ -17,7 +17,8 @@
 
 #define TABLE_NAME_BYTES_MAX  255u /* of a key's name */
 #define TABLE_TRANSPORT_BYTES 16u
-#define TABLE_SITES_BYTES     256u
+#define TABLE_SITES_BYTES     2048u
+#define TABLE_SITES_KEY       "phub.sites" /* that sites have, as client/scout/sites.c names it */
 
 struct table {
 	struct spec spec; /* all that Job says; name, world and plan are the job's to fill in */
@@ -75,6 +76,7 @@ struct table_side {
 	const struct table *table;
 	uint32_t rank;
 	const char *box; /* "box 10.0.0.1:7077": whose option it has where it names none */
+	bool below;      /* and it comes over that one, which gave its table on */
 };
 
 /* 0 when two complete tables say the same, else -EBADMSG with the first key or option that differs, and both values, in

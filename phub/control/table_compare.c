@@ -12,9 +12,9 @@
 #include <stdio.h>
 #include <string.h>
 
-/* What a rank says of one option, as text. */
+/* What a rank says of one option, as text: whole, or of what is longer the beginning, and what is another for each. */
 struct table_word {
-	char text[32];
+	char text[80];
 };
 
 static struct table_word table_number(uint64_t value)
@@ -25,55 +25,114 @@ static struct table_word table_number(uint64_t value)
 	return w;
 }
 
+static struct table_word table_part(const char *text, size_t length)
+{
+	struct table_word w;
+
+	if (length < sizeof(w.text))
+		snprintf(w.text, sizeof(w.text), "%.*s", (int)length, text);
+	else
+		snprintf(w.text, sizeof(w.text), "%.60s... (%08x)", text, crc_32c(0, text, length));
+	return w;
+}
+
 static struct table_word table_text(const char *text)
 {
-	struct table_word w;
-
-	snprintf(w.text, sizeof(w.text), "%s", text);
-	return w;
+	return table_part(text, strlen(text));
 }
 
-static struct table_word table_part(const char *text, int length)
-{
-	struct table_word w;
+/* ---- what sites say ---- */
 
-	snprintf(w.text, sizeof(w.text), "%.*s", length, text);
-	return w;
+/* An option of "local; momentum=0.9; clip=1". The algorithm, which is the first, has no name; what else has no '=' says
+ * "yes". */
+struct table_piece {
+	const char *name, *value;
+	size_t name_length, value_length;
+};
+
+/* The one that begins at `at`; returns where the next one does. NULL: it is the last. */
+static const char *table_piece(const char *at, bool first, struct table_piece *piece)
+{
+	const char *end = strstr(at, "; ");
+	const size_t length = end ? (size_t)(end - at) : strlen(at);
+	const char *equals = memchr(at, '=', length);
+
+	*piece = (struct table_piece){.name = at, .name_length = length, .value = "yes", .value_length = 3};
+	if (first)
+		*piece = (struct table_piece){.name = "", .value = at, .value_length = length};
+	else if (equals)
+		*piece = (struct table_piece){.name = at,
+			.name_length = (size_t)(equals - at),
+			.value = equals + 1,
+			.value_length = length - (size_t)(equals + 1 - at)};
+	return end ? end + 2 : NULL;
 }
 
-/* Lists of thousands of ranks have no room: their beginning, and something that is another for each. */
-static struct table_word table_association(const struct table *t)
+static struct table_word table_algorithm(const struct table *t)
 {
-	const char *text = t->association ? t->association_text : "none";
-	struct table_word w;
+	struct table_piece piece;
 
-	if (strlen(text) < sizeof(w.text))
-		return table_text(text);
-	snprintf(w.text, sizeof(w.text), "%.16s... (%08x)", text, crc_32c(0, text, strlen(text)));
-	return w;
+	table_piece(t->sites, true, &piece);
+	return piece.value_length > 0 ? table_part(piece.value, piece.value_length) : table_text("none");
 }
 
-/* Of "local; momentum=0.9; clip=1" the value of the piece of this number, and its name. False: there is none, and in
- * words that is "none". */
-static bool table_site(const struct table *t, unsigned which, struct table_word *name, struct table_word *value)
+/* Where options begin, behind the algorithm; NULL: there are none. */
+static const char *table_pieces(const struct table *t)
 {
-	const char *at = t->sites, *equals;
-	int length;
+	struct table_piece piece;
 
-	for (; at && which > 0; which--) {
-		at = strstr(at, "; ");
-		at = at ? at + 2 : NULL;
+	return table_piece(t->sites, true, &piece);
+}
+
+/* What it says of the option of this name. False: nothing. */
+static bool table_piece_find(const struct table *t, const struct table_piece *named, struct table_piece *found)
+{
+	for (const char *at = table_pieces(t); at;) {
+		at = table_piece(at, false, found);
+		if (found->name_length == named->name_length &&
+			memcmp(found->name, named->name, named->name_length) == 0)
+			return true;
 	}
-	*name = table_text("an option");
-	*value = table_text("none");
-	if (!at || !*at)
-		return false;
-	length = (int)strcspn(at, ";");
-	equals = memchr(at, '=', (size_t)length);
-	if (equals)
-		*name = table_part(at, (int)(equals - at));
-	*value = equals ? table_part(equals + 1, length - (int)(equals + 1 - at)) : table_part(at, length);
-	return true;
+	*found = (struct table_piece){.value = "none", .value_length = 4};
+	return false;
+}
+
+/* Whose tables, as messages say it. */
+struct table_pair {
+	const struct table *a, *b;
+	const char *who_a, *who_b;
+};
+
+/* An option of sites that differs: its name, and what both say. */
+struct table_unlike {
+	struct table_word name, a, b;
+};
+
+/* Options of sites in which two differ, from `skip` on of all that they do: first those of one, then those that the
+ * other alone names. False: there are no more. */
+static bool table_sites_differ(const struct table_pair *p, unsigned skip, struct table_unlike *unlike)
+{
+	for (int turn = 0; turn < 2; turn++) {
+		for (const char *at = table_pieces(turn ? p->b : p->a); at;) {
+			struct table_piece piece, other;
+			bool found;
+
+			at = table_piece(at, false, &piece);
+			found = table_piece_find(turn ? p->a : p->b, &piece, &other);
+			if (found && (turn || (piece.value_length == other.value_length &&
+						      memcmp(piece.value, other.value, piece.value_length) == 0)))
+				continue;
+			if (skip-- > 0)
+				continue;
+			unlike->name = table_part(piece.name, piece.name_length);
+			unlike->a = turn ? table_part(other.value, other.value_length)
+					 : table_part(piece.value, piece.value_length);
+			unlike->b = turn ? table_part(piece.value, piece.value_length)
+					 : table_part(other.value, other.value_length);
+			return true;
+		}
+	}
+	return false;
 }
 
 enum { TABLE_OPTION_SITES = 16, TABLE_OPTIONS };
@@ -82,7 +141,6 @@ enum { TABLE_OPTION_SITES = 16, TABLE_OPTIONS };
 static void table_options(const struct table *t, struct table_word out[TABLE_OPTIONS])
 {
 	const struct spec *s = &t->spec;
-	struct table_word name;
 
 	out[0] = table_text(spec_optimizer_name(s->optimizer));
 	out[1] = table_text(s->mean ? "mean" : "sum");
@@ -98,9 +156,9 @@ static void table_options(const struct table *t, struct table_word out[TABLE_OPT
 	out[11] = table_number(s->quorum);
 	out[12] = table_number(t->wait_ms);
 	out[13] = table_text(s->encrypt ? "true" : "false");
-	out[14] = table_association(t);
+	out[14] = table_text(t->association ? t->association_text : "none");
 	out[15] = table_text(t->here ? "true" : "false");
-	table_site(t, 0, &name, &out[TABLE_OPTION_SITES]);
+	out[TABLE_OPTION_SITES] = table_algorithm(t);
 }
 
 /* What it is to a checkpoint: the chunks on disk depend on it, or a job that goes on from there may change it. */
@@ -128,51 +186,44 @@ static const struct table_option {
 	{"algorithm of sites", OPTION_MAY},
 };
 
-/* Whose tables, as messages say it. */
-struct table_pair {
-	const struct table *a, *b;
-	const char *who_a, *who_b;
-};
-
 static int table_option_error(const struct table_pair *p, const char *name, const char *a, const char *b, struct err *e)
 {
 	return err_set(e, -EBADMSG, "%s differs: %s says %s, %s says %s", name, p->who_a, a, p->who_b, b);
 }
 
-/* Options of sites behind the algorithm, which is the same: so are their number and names, of one release. Of the next
- * one from `which` on that differs what both say; false: none does. */
-static bool table_sites_differ(const struct table_pair *p, unsigned *which, struct table_word *name,
-	struct table_word *a, struct table_word *b)
-{
-	for (;; (*which)++) {
-		struct table_word name_b;
-		const bool in_a = table_site(p->a, *which, name, a), in_b = table_site(p->b, *which, &name_b, b);
-
-		if (!in_a && !in_b)
-			return false;
-		if (in_a && in_b && strcmp(name->text, name_b.text) != 0) {
-			*a = *name;
-			*b = name_b;
-			*name = table_text("an option");
-			return true;
-		}
-		if (in_a != in_b || strcmp(a->text, b->text) != 0) {
-			*name = in_a ? *name : name_b;
-			return true;
-		}
-	}
-}
-
 static int table_compare_sites(const struct table_pair *p, struct err *e)
 {
-	struct table_word name, a, b;
-	unsigned which = 1;
-	char what[48];
+	struct table_unlike unlike;
+	char what[100];
 
-	if (!table_sites_differ(p, &which, &name, &a, &b))
+	if (!table_sites_differ(p, 0, &unlike))
 		return 0;
-	snprintf(what, sizeof(what), "%s of sites", name.text);
-	return table_option_error(p, what, a.text, b.text, e);
+	snprintf(what, sizeof(what), "%s of sites", unlike.name.text);
+	return table_option_error(p, what, unlike.a.text, unlike.b.text, e);
+}
+
+static bool table_has_slots(const struct table *t)
+{
+	for (uint32_t i = 0; i < t->key_have; i++)
+		if (strcmp(table_key_name(t, i), TABLE_SITES_KEY) == 0)
+			return true;
+	return false;
+}
+
+/* One says that it is a site, and the other nothing of that, though it has what a site has, or comes over a box that
+ * may not know of it. */
+static int table_compare_ages(const struct table_side *says, const struct table_side *silent, struct err *e)
+{
+	const bool site = table_has_slots(silent->table);
+	char box[300];
+
+	if (!says->table->sites[0] || silent->table->sites[0] || (!site && !silent->below))
+		return 0;
+	snprintf(box, sizeof(box), silent->below ? "%.250s, over which it comes, or its libphub" : "its libphub",
+		silent->box);
+	return err_set(e, -EBADMSG,
+		"rank %u does not say what it does as a site, and rank %u does: %s%s is older; update it", silent->rank,
+		says->rank, site ? "" : "it is none, or ", box);
 }
 
 static int table_compare_options(const struct table_pair *p, struct err *e)
@@ -273,6 +324,10 @@ int table_compare(const struct table_side *a, const struct table_side *b, struct
 	snprintf(who_b, sizeof(who_b), "rank %u", b->rank);
 	rc = table_compare_chunks(a, b, e);
 	if (rc == 0)
+		rc = table_compare_ages(a, b, e);
+	if (rc == 0)
+		rc = table_compare_ages(b, a, e);
+	if (rc == 0)
 		rc = table_compare_options(&p, e);
 	if (rc == 0)
 		rc = table_compare_groups(&p, e);
@@ -312,8 +367,9 @@ static void table_change_groups(const struct table *then, const struct table *no
 int table_continues(const struct table *then, const struct table *now, struct table_changes *changes, struct err *e)
 {
 	const struct table_pair p = {.a = then, .b = now, .who_a = "the checkpoint", .who_b = "this job"};
-	struct table_word a[TABLE_OPTIONS], b[TABLE_OPTIONS], name;
-	char what[48];
+	struct table_word a[TABLE_OPTIONS], b[TABLE_OPTIONS];
+	struct table_unlike unlike;
+	char what[100];
 	const bool stepwise = spec_stepwise(&then->spec) == spec_stepwise(&now->spec);
 	const bool sites = then->sites[0]; /* else it was not said: by an older release, or over an older box */
 
@@ -330,11 +386,11 @@ int table_continues(const struct table *then, const struct table *now, struct ta
 			return table_option_error(&p, o->name, a[i].text, b[i].text, e);
 		table_add_change(changes, o->name, a[i].text, b[i].text);
 	}
-	for (unsigned which = 1; sites && strcmp(a[TABLE_OPTION_SITES].text, b[TABLE_OPTION_SITES].text) == 0 &&
-				 table_sites_differ(&p, &which, &name, &a[0], &b[0]);
-		which++) {
-		snprintf(what, sizeof(what), "%s of sites", name.text);
-		table_add_change(changes, what, a[0].text, b[0].text);
+	for (unsigned i = 0; sites && strcmp(a[TABLE_OPTION_SITES].text, b[TABLE_OPTION_SITES].text) == 0 &&
+			     i <= TABLE_CHANGES_TOLD && table_sites_differ(&p, i, &unlike);
+		i++) {
+		snprintf(what, sizeof(what), "%s of sites", unlike.name.text);
+		table_add_change(changes, what, unlike.a.text, unlike.b.text);
 	}
 	if (then->spec.world != now->spec.world)
 		table_add_change(

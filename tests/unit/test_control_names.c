@@ -162,7 +162,7 @@ static void test_paused(void **state)
 /* ---- what sites say ---- */
 
 /* With a key. */
-static int make_table(const char *sites, struct table **out, struct err *e)
+static int make_table_of(const char *sites, const char *key_name, struct table **out, struct err *e)
 {
 	Phub__Job job = PHUB__JOB__INIT;
 	Phub__Hypers hypers = PHUB__HYPERS__INIT, *groups[] = {&hypers};
@@ -175,12 +175,17 @@ static int make_table(const char *sites, struct table **out, struct err *e)
 	job.n_groups = 1;
 	job.key_count = 1;
 	job.sites = (char *)(uintptr_t)sites;
-	key.name = (char *)(uintptr_t) "w";
+	key.name = (char *)(uintptr_t)key_name;
 	key.elements = 4;
 	keys.keys = list;
 	keys.n_keys = 1;
 	rc = table_create(&job, 2, 32768, 8, out, e);
 	return rc < 0 ? rc : table_add(*out, &keys, e);
+}
+
+static int make_table(const char *sites, struct table **out, struct err *e)
+{
+	return make_table_of(sites, "w", out, e);
 }
 
 static void test_sites_said(void **state)
@@ -193,13 +198,15 @@ static void test_sites_said(void **state)
 	memset(longest, 'a', sizeof(longest));
 	longest[TABLE_SITES_BYTES] = '\0';
 	assert_int_equal(make_table(longest, &t, &e), -EINVAL);
-	assert_non_null(strstr(e.text, "what sites do is over 255 characters"));
+	assert_non_null(strstr(e.text, "what sites do is over 2047 characters"));
 	assert_int_equal(make_table("lo\ncal", &t, &e), -EINVAL);
 	assert_non_null(strstr(e.text, "or not printable"));
 	longest[TABLE_SITES_BYTES - 1] = '\0';
 	assert_int_equal(make_table(longest, &t, &e), 0);
 	table_destroy(t);
 }
+
+#define MANY "1,2,4,8,16,32,64,128,256,512,1024,2048,4096,8192,1,"
 
 /* Ranks are told of the first option that differs; a job that goes on from a checkpoint, of all. */
 static void test_sites_differ(void **state)
@@ -218,11 +225,24 @@ static void test_sites_differ(void **state)
 			"momentum of sites was .9 and is 0"},
 		{"bsp; clip=0; momentum=.9", "bsp; clip=1", "clip of sites differs: rank 0 says 0, rank 1 says 1",
 			"clip of sites was 0 and is 1, momentum of sites was .9 and is none"},
+		{"bsp; a=1; b=2", "bsp; b=3; c=4; a=1", "b of sites differs: rank 0 says 2, rank 1 says 3",
+			"b of sites was 2 and is 3, c of sites was none and is 4"},
 		{"bsp; clip=none; momentum=.9", "bsp; clip=none; momentum=0",
 			"momentum of sites differs: rank 0 says .9, rank 1 says 0",
 			"momentum of sites was .9 and is 0"},
-		{"bsp; clip=1", "bsp; decay=1", "an option of sites differs: rank 0 says clip, rank 1 says decay",
-			"an option of sites was clip and is decay"},
+		{"bsp; clip=1", "bsp; decay=1", "clip of sites differs: rank 0 says 1, rank 1 says none",
+			"clip of sites was 1 and is none, decay of sites was none and is 1"},
+		{"bsp; clip=none", "bsp; x", "clip of sites differs: rank 0 says none, rank 1 says none",
+			"clip of sites was none and is none, x of sites was none and is yes"},
+		{"bsp; thetas=" MANY "1", "bsp; thetas=" MANY "2",
+			"thetas of sites differs: rank 0 says " MANY "1, rank 1 says " MANY "2",
+			"thetas of sites was " MANY "1 and is " MANY "2"},
+		{"bsp; thetas=" MANY MANY "1", "bsp; thetas=" MANY MANY "2",
+			"thetas of sites differs: rank 0 says " MANY "1,2,4,8,1... (11b09c71), rank 1 says " MANY
+			"1,2,4,8,1... (02e06f85)",
+			"thetas of sites was " MANY "1,2,4,8,1... (11b09c71) and is " MANY "1,2,4,8,1... (02e06f85)"},
+		{MANY "1", MANY "2", "algorithm of sites differs: rank 0 says " MANY "1, rank 1 says " MANY "2",
+			"algorithm of sites was " MANY "1 and is " MANY "2"},
 		{"bsp; =; ;;x; none=none;", "bsp; =; ;;x; none=none;", "", ""},
 	};
 
@@ -246,6 +266,46 @@ static void test_sites_differ(void **state)
 	}
 }
 
+/* A site that does not say that it is one is no other: its library, or a box on its way, is older. */
+static void test_sites_older(void **state)
+{
+	static const struct {
+		const char *key;
+		bool below;
+		const char *error;
+	} cases[] = {
+		{TABLE_SITES_KEY, false,
+			"rank 1 does not say what it does as a site, and rank 0 does: its libphub is older; update it"},
+		{TABLE_SITES_KEY, true,
+			"rank 1 does not say what it does as a site, and rank 0 does: box B, over which it comes, or "
+			"its libphub is older; update it"},
+		{"w", true,
+			"rank 1 does not say what it does as a site, and rank 0 does: it is none, or box B, over "
+			"which it comes, or its libphub is older; update it"},
+	};
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		struct table_side sides[2] = {
+			{.rank = 0, .box = "box A"}, {.rank = 1, .box = "box B", .below = cases[i].below}};
+		struct table *says, *silent;
+		struct err e = {0};
+
+		assert_int_equal(make_table_of("local", cases[i].key, &says, &e), 0);
+		assert_int_equal(make_table_of("", cases[i].key, &silent, &e), 0);
+		sides[0].table = says;
+		sides[1].table = silent;
+		assert_int_equal(table_compare(&sides[0], &sides[1], &e), -EBADMSG);
+		assert_string_equal(e.text, cases[i].error);
+		assert_int_equal(table_compare(&sides[1], &sides[0], &e), -EBADMSG);
+		assert_string_equal(e.text, cases[i].error);
+		sides[0].table = silent;
+		assert_int_equal(table_compare(&sides[0], &sides[1], &e), 0);
+		table_destroy(says);
+		table_destroy(silent);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -255,6 +315,7 @@ int main(void)
 		cmocka_unit_test(test_paused),
 		cmocka_unit_test(test_sites_said),
 		cmocka_unit_test(test_sites_differ),
+		cmocka_unit_test(test_sites_older),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
