@@ -20,7 +20,7 @@
 #define SETTINGS_DSCP_MAX     63u
 #define SETTINGS_MTU_MIN      1280u
 #define SETTINGS_MTU_MAX      65535u
-#define SETTINGS_SITES_BYTES  256u
+#define SETTINGS_SITES_BYTES  2048u
 
 struct settings {
 	struct url url;

@@ -58,22 +58,13 @@ static void sync_news(const struct phub_site *s)
 	slots_put_news(s->slots_out, s->world, &news);
 }
 
-/*
- * The options that all sites have alike: from the lowest byte on the outer optimizer, the policy above 0, who is
- * weighted; then a CRC32C of all their numbers. The algorithm the box has compared, as keys follow from it; and theta
- * is not among them, as all take that of `root`.
- */
+/* What tells options that all have alike from others. The box compares them, and says which differ, unless one on the
+ * way is older. Theta is not among them, as all take that of `root`. */
 static uint64_t sync_terms(const struct phub_site *s)
 {
-	const struct outer_config *o = &s->config.outer;
-	const double numbers[] = {o->rate, o->beta1, o->beta2, o->tau};
-	const bool outer = s->config.algorithm == SITE_LOCAL && o->kind != OUTER_AVERAGE;
-	const uint32_t scout = s->scouted ? scout_fingerprint(&s->scout_config) : 0;
-	uint64_t crc = crc_32c(0, &scout, sizeof(scout));
+	const char *text = s->phub->settings.sites;
 
-	crc = crc_32c((uint32_t)crc, numbers, outer ? sizeof(numbers) : 0);
-	return (outer ? (uint64_t)o->kind : 0) | (s->scouted ? (uint64_t)s->scout_config.policy + 1 : 0) << 8 |
-	       (uint64_t)s->weighted << 16 | crc << 32;
+	return UINT64_C(1) << 32 | crc_32c(0, text, strlen(text));
 }
 
 int course_sync_begin(struct phub_site *s, struct slot *own)
@@ -105,48 +96,9 @@ int course_sync_begin(struct phub_site *s, struct slot *own)
 
 /* ---- what is agreed on ---- */
 
-static unsigned sync_byte(uint64_t terms, unsigned which)
-{
-	return terms >> 8 * which & 0xff;
-}
-
-static const char *sync_policy(uint64_t terms)
-{
-	unsigned above = sync_byte(terms, 1);
-
-	return above ? scout_policy_name((enum scout_policy)(above - 1)) : "none";
-}
-
-/* The first in which they differ, as "its outer optimizer is adam, and here it is yogi". */
-static void sync_tell(uint64_t theirs, uint64_t own, char *out, size_t room)
-{
-	static const char *const truths[] = {"not weighted by samples", "weighted by samples"};
-	const char *what[] = {"outer optimizer", "scout's policy"};
-	const char *names[][2] = {
-		{outer_name((enum outer_kind)sync_byte(theirs, 0)), outer_name((enum outer_kind)sync_byte(own, 0))},
-		{sync_policy(theirs), sync_policy(own)}};
-
-	for (unsigned i = 0; i < 2; i++) {
-		if (sync_byte(theirs, i) == sync_byte(own, i))
-			continue;
-		snprintf(out, room, "its %s is %s, and here it is %s", what[i], names[i][0], names[i][1]);
-		return;
-	}
-	if (sync_byte(theirs, 2) != sync_byte(own, 2))
-		snprintf(out, room, "it is %s, and this one is %s", truths[sync_byte(theirs, 2) & 1],
-			truths[sync_byte(own, 2) & 1]);
-	else
-		snprintf(out, room, "%s are others",
-			sync_byte(own, 1)
-				? "numbers of its scout (thetas, period, seed, sigma and so on) or of its outer "
-				  "optimizer"
-				: "numbers of its outer optimizer");
-}
-
 int course_sync_agrees(const struct phub_site *s)
 {
 	const uint64_t own = sync_terms(s);
-	char why[200];
 	struct slot slot;
 	bool begins;
 
@@ -158,10 +110,11 @@ int course_sync_agrees(const struct phub_site *s)
 		slots_get(s->slots_in, rank, &slot);
 		if (slot.terms == 0 || slot.terms == own)
 			continue;
-		sync_tell(slot.terms, own, why, sizeof(why));
 		return err_set(api_last_error(), -EBADMSG,
-			"%s: the site of rank %" PRIu32 " has other options: %s; all sites of a job say the same",
-			s->phub->session.who, rank, why);
+			"%s: the site of rank %" PRIu32
+			" has other options (outer optimizer, scout, weights and the like), and a box on the way is "
+			"too old to say which; all sites of a job say the same",
+			s->phub->session.who, rank);
 	}
 	return 0;
 }

@@ -6,9 +6,13 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+
+#include "phub/base/crc.h"
 
 enum { OPTIONS_SIZE_MAX = 4096 };
 
@@ -236,6 +240,115 @@ int options_scout(const struct phub_scout_options *given, const enum site_algori
 	if (rc == 0 && !algorithm)
 		rc = options_order(config, (enum site_algorithm)own.algorithm, e);
 	return rc;
+}
+
+/* ---- what sites say of them ---- */
+
+enum { OPTIONS_DIGITS_BYTES = 32, OPTIONS_LIST_BYTES = 400 };
+
+void options_say(char *text, size_t room, const char *name, const char *value)
+{
+	const size_t at = strlen(text);
+
+	if (at + strlen(name) + strlen(value) + sizeof("; =") <= room)
+		snprintf(text + at, room - at, "; %s=%s", name, value);
+}
+
+static void options_digits(double value, char out[OPTIONS_DIGITS_BYTES])
+{
+	char *comma;
+
+	for (int precision = 6; precision <= 17; precision++) {
+		snprintf(out, OPTIONS_DIGITS_BYTES, "%.*g", precision, value);
+		if (strtod(out, NULL) == value)
+			break;
+	}
+	comma = strchr(out, ','); /* a locale's */
+	if (comma)
+		*comma = '.';
+}
+
+void options_say_number(char *text, size_t room, const char *name, double value)
+{
+	char digits[OPTIONS_DIGITS_BYTES];
+
+	options_digits(value, digits);
+	options_say(text, room, name, digits);
+}
+
+struct options_named {
+	const char *name;
+	double value;
+};
+
+#define OPTIONS_SAY_ALL(text, room, list) options_say_all(text, room, list, sizeof(list) / sizeof((list)[0]))
+
+static void options_say_all(char *text, size_t room, const struct options_named *list, size_t count)
+{
+	for (size_t i = 0; i < count; i++)
+		options_say_number(text, room, list[i].name, list[i].value);
+}
+
+static void options_say_list(char *text, size_t room, const char *name, const double *values, unsigned count)
+{
+	char list[OPTIONS_LIST_BYTES] = "", digits[OPTIONS_DIGITS_BYTES];
+	size_t at = 0;
+
+	for (unsigned i = 0; i < count && at < sizeof(list); i++) {
+		options_digits(values[i], digits);
+		at += (size_t)snprintf(list + at, sizeof(list) - at, "%s%s", i > 0 ? "," : "", digits);
+	}
+	if (at >= sizeof(list))
+		snprintf(list, sizeof(list), "%u numbers (%08" PRIx32 ")", count,
+			crc_32c(0, values, count * sizeof(*values)));
+	options_say(text, room, name, list);
+}
+
+void options_say_outer(char *text, size_t room, const struct outer_config *c)
+{
+	const struct options_named numbers[] = {
+		{"outer_rate", c->rate}, {"outer_beta1", c->beta1}, {"outer_beta2", c->beta2}, {"outer_tau", c->tau}};
+
+	options_say(text, room, "outer", outer_name(c->kind));
+	if (c->kind != OUTER_AVERAGE && c->kind != OUTER_BOX)
+		OPTIONS_SAY_ALL(text, room, numbers);
+}
+
+static void options_say_price(char *text, size_t room, const struct price *price)
+{
+	const struct options_named numbers[] = {{"rate", price->link.rate}, {"latency", price->link.latency},
+		{"price", price->link.money}, {"rate_within", price->within.rate},
+		{"latency_within", price->within.latency}, {"price_within", price->within.money}};
+
+	options_say(text, room, "unit", price_unit_name(price->unit));
+	if (price->unit != PRICE_BYTES)
+		OPTIONS_SAY_ALL(text, room, numbers);
+}
+
+void options_say_scout(char *text, size_t room, const struct scout_config *c)
+{
+	const struct plus_config *p = &c->plus;
+	const struct options_named numbers[] = {{"first", c->thetas[c->first]}, {"period", c->period},
+		{"model_bytes", (double)c->model_bytes}, {"lambda_loss", c->lambda_loss},
+		{"lambda_bytes", c->lambda_bytes}, {"sigma", c->sigma}, {"temperature", c->temperature},
+		{"cooling", c->cooling}, {"memory", c->memory}, {"patience", c->patience}, {"trim", c->trim}};
+	const struct options_named plus[] = {{"gain", p->sigma}, {"worth", p->worth}, {"tries", p->tries},
+		{"ease", p->ease}, {"passes", p->passes}, {"guard", p->guard}, {"drift", p->bound},
+		{"probes", p->bytes_part}};
+	char word[OPTIONS_DIGITS_BYTES];
+
+	options_say(text, room, "policy", scout_policy_name(c->policy));
+	options_say_list(text, room, "thetas", c->thetas, c->theta_count);
+	if (c->policy == SCOUT_REPLAY)
+		options_say_list(text, room, "schedule", c->schedule, c->schedule_count);
+	snprintf(word, sizeof(word), "%" PRIu64, c->seed);
+	options_say(text, room, "seed", word);
+	OPTIONS_SAY_ALL(text, room, numbers);
+	if (c->policy == SCOUT_PLUS)
+		OPTIONS_SAY_ALL(text, room, plus);
+	options_say_price(text, room, &c->price);
+	snprintf(word, sizeof(word), "(%08" PRIx32 ")", scout_fingerprint(c)); /* what is not among these */
+	options_say(text, room, "the rest of the scout", word);
 }
 
 int options_tell(const struct scout_decision *d, struct phub_scout_decision *out, struct err *e)

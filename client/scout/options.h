@@ -47,6 +47,17 @@ int options_site(const struct phub_site_options *given, struct phub_site_options
 /* Of own options, without tensors, share and sites. */
 void options_site_config(const struct phub_site_options *own, struct site_config *config);
 
+/*
+ * What sites say of options that all have alike: each of these appends "; NAME=VALUE", once or more, to a text that has
+ * room for so many bytes, by the names of phub_sites.h; what does not fit is left out. Numbers have as few digits as
+ * say which they are, a point whatever the locale, and lists that are long a checksum instead.
+ */
+void options_say(char *text, size_t room, const char *name, const char *value);
+void options_say_number(char *text, size_t room, const char *name, double value);
+void options_say_outer(char *text, size_t room, const struct outer_config *config);
+/* All that scout_fingerprint() is of. */
+void options_say_scout(char *text, size_t room, const struct scout_config *config);
+
 /* To the caller's struct, as far as that goes. -EINVAL: it has no size. */
 int options_tell(const struct scout_decision *decision, struct phub_scout_decision *out, struct err *e);
 

@@ -226,26 +226,10 @@ static int sites_left_ms(const phub_site_t *s, uint64_t deadline_ns)
 	return clock_timeout_ms(s->phub->env.now(s->phub->env.ctx), deadline_ns);
 }
 
-/* Adds an option, with as few digits as say which number it is. */
-static void sites_say_number(phub_site_t *s, const char *name, double value)
-{
-	char *out = s->phub->settings.sites, digits[32];
-	const size_t at = strlen(out);
-
-	for (int precision = 6; precision <= 17; precision++) {
-		snprintf(digits, sizeof(digits), "%.*g", precision, value);
-		if (strtod(digits, NULL) == value)
-			break;
-	}
-	digits[strcspn(digits, ",")] = digits[strcspn(digits, ",")] ? '.' : '\0'; /* a locale's */
-	snprintf(out + at, sizeof(s->phub->settings.sites) - at, "; %s=%s", name, digits);
-}
-
 /* How many tensors are trained, and which. */
-static void sites_say_trained(phub_site_t *s)
+static void sites_say_trained(phub_site_t *s, char *text, size_t room)
 {
-	char *out = s->phub->settings.sites;
-	const size_t at = strlen(out);
+	char value[32];
 	unsigned count = 0;
 	uint32_t crc = 0;
 
@@ -255,7 +239,18 @@ static void sites_say_trained(phub_site_t *s)
 		count += trained;
 		crc = crc_32c(crc, &trained, sizeof(trained));
 	}
-	snprintf(out + at, sizeof(s->phub->settings.sites) - at, "; trained tensors=%u (%08" PRIx32 ")", count, crc);
+	snprintf(value, sizeof(value), "%u (%08" PRIx32 ")", count, crc);
+	options_say(text, room, "trained tensors", value);
+}
+
+/* A size of the model that follows from its tensors is not said: those are compared. */
+static void sites_say_scout(phub_site_t *s, char *text, size_t room)
+{
+	struct scout_config config = s->scout_config;
+
+	if (config.model_bytes == (uint64_t)s->site.elements * SITE_VALUE_BYTES)
+		config.model_bytes = 0;
+	options_say_scout(text, room, &config);
 }
 
 /* What sites have alike: where it differs the box says in what, and of whom. The algorithm comes first, as keys follow
@@ -263,20 +258,26 @@ static void sites_say_trained(phub_site_t *s)
 static void sites_say(phub_site_t *s)
 {
 	const struct site_config *c = &s->config;
+	char *text = s->phub->settings.sites;
+	const size_t room = sizeof(s->phub->settings.sites);
 
-	snprintf(s->phub->settings.sites, sizeof(s->phub->settings.sites), "%s%s", site_algorithm_name(c->algorithm),
-		s->scouted ? " with a scout" : "");
+	snprintf(text, room, "%s%s", site_algorithm_name(c->algorithm), s->scouted ? " with a scout" : "");
 	if (c->algorithm == SITE_GAIA)
-		sites_say_number(s, "rate_first", c->rate_first);
+		options_say_number(text, room, "rate_first", c->rate_first);
 	if (c->algorithm == SITE_DGC) {
-		sites_say_number(s, "clip", c->clip);
-		sites_say_number(s, "warmup", c->warmup);
+		options_say_number(text, room, "clip", c->clip);
+		options_say_number(text, room, "warmup", c->warmup);
 	}
+	if (c->algorithm == SITE_LOCAL)
+		options_say_outer(text, room, &c->outer);
+	if (s->scouted)
+		sites_say_scout(s, text, room);
+	options_say(text, room, "weighted", s->weighted ? "yes" : "no");
 	if (s->within)
 		c = &s->within->config;
-	sites_say_number(s, "momentum", c->momentum);
-	sites_say_number(s, "weight_decay", c->weight_decay);
-	sites_say_trained(s);
+	options_say_number(text, room, "momentum", c->momentum);
+	options_say_number(text, room, "weight_decay", c->weight_decay);
+	sites_say_trained(s, text, room);
 }
 
 static int sites_name(phub_site_t *s)

@@ -156,6 +156,9 @@ UNLIKE = (  # of rank 0, of the others, and what the box says of each
     ({"algorithm": "bsp"}, {}, "bsp", "local"),
     ({"scout": PLUS}, {}, "local with a scout", "local"),
 )
+HILL = {"thetas": [1, 5], "policy": "hill"}
+PRICED = {**HILL, "unit": "seconds", "rate": 1e6}
+LONG = {"thetas": [100_000_000 + i for i in range(64)], "policy": "fixed"}
 HEAVY = {"algorithm": "bsp", "momentum": 0.9}
 MIXED = (  # likewise, of options behind the algorithm
     (HEAVY, {**HEAVY, "momentum": 0}, "momentum", "0.9", "0"),
@@ -164,26 +167,25 @@ MIXED = (  # likewise, of options behind the algorithm
     ({"algorithm": "gaia", "rate_first": 0.05}, {"algorithm": "gaia"}, "rate_first", "0.05", "0.1"),
     ({"algorithm": "dgc", "clip": 2}, {"algorithm": "dgc"}, "clip", "2", "0"),
     ({"algorithm": "dgc"}, {"algorithm": "dgc", "warmup": 10}, "warmup", "0", "10"),
+    ({"outer": "momentum"}, {"outer": "nesterov"}, "outer", "momentum", "nesterov"),
+    ({"outer": "adam"}, {"outer": "adam", "outer_rate": 0.2}, "outer_rate", "0.1", "0.2"),
+    ({"outer": "yogi", "outer_tau": 0.01}, {"outer": "yogi"}, "outer_tau", "0.01", "0.001"),
+    ({"weighted": True}, {}, "weighted", "yes", "no"),
+    ({"scout": PLUS}, {"scout": {"thetas": [1, 5], "policy": "fixed"}}, "policy", "scout+", "fixed"),
+    ({"scout": PLUS}, {"scout": {**PLUS, "seed": 2**64 - 1}}, "seed", "0", "18446744073709551615"),
+    ({"scout": PLUS}, {"scout": {**PLUS, "thetas": [1, 4]}}, "thetas", "1,5", "1,4"),
+    ({"scout": LONG}, {"scout": {**LONG, "thetas": [*LONG["thetas"][:-1], 1_000_000_000]}}, "thetas", "64 numbers (", "64 numbers ("),
+    ({"scout": PLUS}, {"scout": {**PLUS, "period": 51}}, "period", "50", "51"),
+    ({"scout": PLUS}, {"scout": {**PLUS, "gain": 0.03}}, "gain", "0.02", "0.03"),
+    ({"scout": PLUS}, {"scout": {**PLUS, "trim": 0.2}}, "trim", "0", "0.2"),
+    ({"scout": PLUS}, {"scout": {**PLUS, "model_bytes": 7}}, "model_bytes", "0", "7"),
+    ({"scout": PRICED}, {"scout": {**PRICED, "latency": 0.1}}, "latency", "0", "0.1"),
+    ({"scout": HILL}, {"scout": {**HILL, "first": 5}}, "first", "1", "5"),
+    ({"scout": HILL}, {"scout": {**HILL, "sigma": 0.04}}, "sigma", "0.05", "0.04"),
+    ({"scout": {**HILL, "policy": "replay", "schedule": [5, 1]}}, {"scout": {**HILL, "policy": "replay", "schedule": [5]}}, "schedule", "5,1", "5"),
 )
 SAME = {"rate_first": 0.3, "clip": 1, "warmup": 5, "samples": 7}  # what local does not look at, or each has for itself
-DISAGREE = (  # and what the others say of it
-    ({"outer": "momentum"}, {"outer": "nesterov"}, "its outer optimizer is momentum, and here it is nesterov"),
-    ({"outer": "adam"}, {"outer": "adam", "outer_rate": 0.2}, "numbers of its outer optimizer are others"),
-    ({"weighted": True}, {}, "it is weighted by samples, and this one is not"),
-    ({"scout": PLUS}, {"scout": {"thetas": [1, 5], "policy": "fixed"}}, "its scout's policy is scout+, and here it is fixed"),
-    ({"scout": PLUS}, {"scout": {**PLUS, "seed": 2}}, "numbers of its scout (thetas, period, seed, sigma and so on)"),
-    ({"scout": PLUS}, {"scout": {**PLUS, "thetas": [1, 4]}}, "numbers of its scout"),
-)
-
-
 def disagree(rank, box):
-    for number, (first, others, said) in enumerate(DISAGREE):
-        with connect(box, f"disagree{number}", rank) as worker:
-            site = phub.Site(worker, **{"algorithm": "local", **(others if rank else first)})
-            site.tensor("w", numpy.zeros(50, numpy.float32).ctypes.data, 50)
-            with raises(phub.Error, f"the site of rank {0 if rank else 1} has other options", said if rank else "all sites of a job say the same"):
-                site.start()
-            site.close()
     for number, (first, others, *said) in enumerate(UNLIKE):
         words = [f"rank 0 says {said[0]}", f" says {said[1]}"]
         with raises(phub.Error, "algorithm of sites differs", *words), connect(box, f"unlike{number}", rank) as worker:
@@ -212,24 +214,27 @@ def test_disagree(box):
     workers(WORLD, disagree, box)
 
 
+def newcomer_trains(rank, box, done, outer):
+    weights, gradient = numpy.zeros(50, numpy.float32), numpy.ones(50, numpy.float32)
+    with connect(box, "newcomer", rank, lost="shrink") as worker:
+        site = phub.Site(worker, "local", 2, outer=outer)
+        site.tensor("w", weights.ctypes.data, 50)
+        site.start()
+        while site.state["exchanges"] < 2 or rank != 2 and not done.exists():
+            site.step([gradient.ctypes.data], 0.1)
+            time.sleep(0.01)
+        if rank == 2:
+            site.step([gradient.ctypes.data], 0.1)
+        site.close()
+
+
 def newcomer(rank, box, done):
     """A site that comes later with other options is refused by itself, and the others go on: until it has come with theirs."""
-    weights, gradient = numpy.zeros(50, numpy.float32), numpy.ones(50, numpy.float32)
-    for outer in ("average", "adam", "average") if rank == 2 else ("average",):
-        with connect(box, "newcomer", rank, lost="shrink") as worker:
-            site = phub.Site(worker, "local", 2, outer=outer)
-            site.tensor("w", weights.ctypes.data, 50)
-            if outer == "adam":
-                with raises(phub.Error, "the site of rank 0 has other options: its outer optimizer is average, and here it is adam"):
-                    site.start()
-            else:
-                site.start()
-                while site.state["exchanges"] < 2 or rank != 2 and not done.exists():
-                    site.step([gradient.ctypes.data], 0.1)
-                    time.sleep(0.01)
-                if rank == 2:
-                    site.step([gradient.ctypes.data], 0.1)
-            site.close()
+    if rank == 2:
+        newcomer_trains(rank, box, done, "average")
+        with raises(phub.Error, "outer of sites differs: rank 0 says average, rank 2 says adam; the job runs, and who comes must fit it"):
+            newcomer_trains(rank, box, done, "adam")
+    newcomer_trains(rank, box, done, "average")
     done.touch()
 
 

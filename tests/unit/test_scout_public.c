@@ -594,6 +594,38 @@ static void test_plus_limits(void **state)
 	}
 }
 
+/* What sites say of a scout, at its longest, has room in a Job; what has none is left out, and never cut. */
+static void test_said(void **state)
+{
+	const enum site_algorithm algorithm = SITE_LOCAL;
+	struct phub_scout_options o = options_of(PHUB_SCOUT_PLUS);
+	double many[64], *const numbers[] = {&o.lambda_loss, &o.lambda_bytes, &o.sigma, &o.temperature, &o.cooling,
+				 &o.gain, &o.ease, &o.guard, &o.drift, &o.probes, &o.rate, &o.latency, &o.price,
+				 &o.rate_within, &o.latency_within, &o.price_within, &o.trim};
+	struct scout_config config;
+	char text[SETTINGS_SITES_BYTES] = "local with a scout", small[40] = "local";
+	struct err e;
+
+	(void)state;
+	for (unsigned i = 0; i < 64; i++)
+		many[i] = 1 + 1000.0 * i;
+	for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++)
+		*numbers[i] = 1 / 3.0 * 1e-300;
+	o.thetas = many;
+	o.theta_count = 64;
+	o.unit = PHUB_SCOUT_SECONDS;
+	o.seed = UINT64_MAX;
+	o.first = 0;
+	assert_int_equal(options_scout(&o, &algorithm, &config, &e), 0);
+	options_say_scout(text, sizeof(text), &config);
+	assert_true(strlen(text) < sizeof(text) - 600); /* the rest is what else sites say */
+	assert_non_null(strstr(text, "; policy=scout+; thetas=1,1001,2001,"));
+	assert_non_null(strstr(text, "; seed=18446744073709551615; first=1; period=50; "));
+	assert_non_null(strstr(text, "; price_within=3.3333333333333334e-301; the rest of the scout=("));
+	options_say_scout(small, sizeof(small), &config);
+	assert_string_equal(small, "local; policy=scout+; first=1; memory=0");
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -611,6 +643,7 @@ int main(void)
 		cmocka_unit_test(test_plus_limits),
 		cmocka_unit_test(test_scores),
 		cmocka_unit_test(test_tensors),
+		cmocka_unit_test(test_said),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
