@@ -124,16 +124,17 @@ bool course_travels(const struct phub_site *s)
 /* Of those that have samples, or by these; where nobody has any all are alike. */
 double course_share(const struct phub_site *s, unsigned place)
 {
-	uint64_t total = 0, mine = s->present.samples[place];
+	const uint64_t mine = s->present.samples[place];
 	unsigned with_any = 0;
+	double total = 0; /* whatever they say that they have */
 
 	for (unsigned i = 0; i < s->present.count; i++) {
-		total += s->present.samples[i];
+		total += (double)s->present.samples[i];
 		with_any += s->present.samples[i] > 0;
 	}
 	if (total == 0)
 		return 1.0 / s->present.count;
-	return s->weighted ? (double)mine / (double)total : (mine > 0) / (double)with_any;
+	return s->weighted ? (double)mine / total : (mine > 0) / (double)with_any;
 }
 
 void course_count(struct phub_site *s)

@@ -353,6 +353,25 @@ static void test_who_was_there_is_saved(void **state)
 	rig_fini(&r);
 }
 
+/* Whatever number of samples sites say, shares are parts of one. */
+static void test_shares_of_any_samples(void **state)
+{
+	static const uint64_t samples[][2] = {{1, 3}, {UINT64_MAX, 2}, {UINT64_C(1) << 63, UINT64_C(1) << 63}, {0, 7}};
+	static const double shares[] = {0.25, 1, 0.5, 0};
+	struct rig r;
+
+	(void)state;
+	rig_init(&r);
+	r.site.weighted = true;
+	r.site.present.count = 2;
+	for (unsigned i = 0; i < sizeof(shares) / sizeof(shares[0]); i++) {
+		memcpy(r.site.present.samples, samples[i], sizeof(samples[i]));
+		assert_true(course_share(&r.site, 0) == shares[i]);
+		assert_true(course_share(&r.site, 0) + course_share(&r.site, 1) <= 1);
+	}
+	rig_fini(&r);
+}
+
 /* A state that is sealed, but ends before what it says of tensors: nothing behind it is read. */
 static void test_a_state_without_its_tensors(void **state)
 {
@@ -495,6 +514,7 @@ int main(void)
 		cmocka_unit_test(test_all_are_told_of_other_options),
 		cmocka_unit_test(test_with_a_site_within_all_load),
 		cmocka_unit_test(test_who_was_there_is_saved),
+		cmocka_unit_test(test_shares_of_any_samples),
 		cmocka_unit_test(test_a_state_without_its_tensors),
 		cmocka_unit_test(test_who_goes_on_with_the_log_loses_nothing),
 		cmocka_unit_test(test_a_log_that_cannot_go_on_leaves_nothing),
