@@ -696,6 +696,7 @@ static const char advise_about[] =
 	"   \"train\":{\"loss\":301.5,\"samples\":1000},\"bytes\":773800}\n"
 	"bytes are what it has sent in that window alone; NaN is null. man phub says more of the fields. Step 0 only "
 	"asks.\n"
+	"What is no report is answered by why, and nobody waits for that site.\n"
 	"It runs until SIGINT or SIGTERM. In Python: phub.advise.\n";
 
 int scout_advise_run(int argc, char **argv)
