@@ -122,6 +122,52 @@ static void test_watch_in_noise(void **state)
 	assert_true(late <= 5);
 }
 
+/* Is a change seen within so many numbers, that comes in the midst of the second number, when nothing is known yet? */
+static bool seen_soon(double change, double deviation, unsigned within)
+{
+	struct watch w = {0};
+
+	watch_add(&w, deviation * normal(), 0.1, 0.5);
+	watch_add(&w, 0.3 * change + deviation * normal(), 0.1, 0.5);
+	for (unsigned i = 0; i < within; i++)
+		if (watch_add(&w, change + deviation * normal(), 0.1, 0.5) != WATCH_QUIET)
+			return true;
+	return false;
+}
+
+/* Data that drift soon after a series has begun are seen at once, as r shows them (log r falls by 1.4 where skew goes
+ * from 0 to 100 %); what chance raises for that is bounded. */
+static void test_watch_begins(void **state)
+{
+	static const struct {
+		double deviation;
+		unsigned most;
+	} cases[] = {{0.1, 2}, {0.2, 60}, {0.3, 300}};
+	unsigned seen = 0;
+
+	(void)state;
+	chance_seed = 7;
+	for (unsigned run = 0; run < 2000; run++)
+		seen += seen_soon(run & 1 ? 1.4 : -1.4, 0.1, 2);
+	if (seen < 1980)
+		fail_msg("%u of 2000 changes are seen", seen);
+	for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		unsigned series = 0;
+
+		for (unsigned run = 0; run < 2000; run++) {
+			struct watch w = {0};
+			bool alarm = false;
+
+			for (unsigned n = 0; n < 100; n++)
+				alarm |= watch_add(&w, cases[i].deviation * normal(), 0.1, 0.5) != WATCH_QUIET;
+			series += alarm;
+		}
+		if (series > cases[i].most)
+			fail_msg("deviation %g: chance raises an alarm in %u of 2000 series", cases[i].deviation,
+				series);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -130,6 +176,7 @@ int main(void)
 		cmocka_unit_test(test_coverage),
 		cmocka_unit_test(test_watch),
 		cmocka_unit_test(test_watch_in_noise),
+		cmocka_unit_test(test_watch_begins),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
