@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * scout+ as a policy of a scout: what it makes of reports and costs, what its reasons say, and that one which was saved
- * decides as the one that it was.
+ * scout+ as a policy of a scout: what it makes of reports and costs, what its reasons say, that one which was saved
+ * decides as the one that it was; and what its numbers may be.
  */
 #include <errno.h>
 #include <math.h>
@@ -459,6 +459,49 @@ static void test_says_enough(void **state)
 	assert_true(d.theta == 0.2 && !strstr(d.reason, "cheaper"));
 }
 
+static void test_limits(void **state)
+{
+	struct plus_config good, c;
+
+	(void)state;
+	plus_defaults(&good);
+	assert_int_equal(plus_needs(&good, SITE_DGC, grid, 3), -ENOTSUP);
+	assert_int_equal(plus_needs(&good, SITE_GAIA, (const double[]){0, 0.1, 0.2}, 3), 0);
+	assert_true(good.need[0] == 0 && fabs(good.need[1] - 0.0186) < 1e-12 && fabs(good.need[2] - 0.0228) < 1e-12);
+	assert_int_equal(plus_needs(&good, SITE_BSP, grid, 1), 0);
+	assert_int_equal(plus_needs(&good, SITE_GAIA, grid, 3), -EINVAL);
+	assert_int_equal(plus_needs(&good, SITE_LOCAL, grid + 1, 3), -EINVAL);
+	assert_int_equal(plus_needs(&good, SITE_LOCAL, grid, 0), -EINVAL);
+	assert_int_equal(plus_needs(&good, (enum site_algorithm)9, grid, 3), -EINVAL);
+	assert_int_equal(plus_needs(&good, SITE_GAIA, (const double[]){0, 0.0001, 0.25, 5}, 4), 0);
+	assert_true(good.need[1] > 0 && good.need[1] < good.need[2] && good.need[2] < 0.224 && good.need[3] > 4);
+	assert_null(plus_check(&good, 3));
+#define EXPECT(change, name)                                        \
+	do {                                                        \
+		c = good;                                           \
+		change;                                             \
+		assert_non_null(plus_check(&c, 3));                 \
+		assert_non_null(strstr(plus_check(&c, 3), (name))); \
+	} while (0)
+	EXPECT(c.settle = 0, "settle");
+	EXPECT(c.sigma = 0, "gain needs to be a number above 0");
+	EXPECT(c.worth = -1, "worth needs to be a number from 0 on; with 0 gain holds");
+	EXPECT(c.worth = INFINITY, "worth");
+	EXPECT(c.alpha = 1, "alpha");
+	EXPECT(c.slack = NAN, "slack");
+	EXPECT(c.slack_moves = 0, "slack_moves");
+	EXPECT(c.bound = -1, "drift");
+	EXPECT(c.bytes_part = 1.5, "probes");
+	EXPECT(c.ease = 0, "ease needs to be a number above 0");
+	EXPECT(c.work_part = -1, "work_part");
+	EXPECT(c.guard = INFINITY, "guard");
+	EXPECT(c.own = -1, "own");
+	EXPECT(c.power = 3, "power");
+	EXPECT(c.need[0] = 1, "need of the first theta");
+	EXPECT(c.need[2] = 0, "need of a theta that is looser");
+#undef EXPECT
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -473,6 +516,7 @@ int main(void)
 		cmocka_unit_test(test_floor),
 		cmocka_unit_test(test_says_worth),
 		cmocka_unit_test(test_says_enough),
+		cmocka_unit_test(test_limits),
 	};
 
 	return cmocka_run_group_tests_name("plus_scout", tests, NULL, NULL);
