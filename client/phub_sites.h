@@ -409,9 +409,10 @@ PHUB_API int64_t phub_site_save(phub_site_t *site, void *out, size_t bytes);
  * With PHUB_OUTER_BOX the common weights and their optimizer's state are in the box, and its own checkpoints (phubd's
  * option checkpoint_targets) have them. If it goes on from one after as many exchanges as the sites had been in, so it
  * is bit for bit; else sites go on from the box's weights as phub_site_resume() has it, and where the box has none from
- * rank 0's common ones, with an optimizer that begins anew. There nobody is told whose steps differ. With a site
- * within, each of the two is saved, and each loaded: the one within, then its start, then the one around; and by all
- * sites, or by none.
+ * rank 0's common ones, with an optimizer that begins anew. There all sites of a job that begins load what was saved
+ * after the same step, or none does, and their thetas are one: else phub_site_start() is -EBADMSG, and says of whom.
+ * With a site within, each of the two is saved, and each loaded: the one within, then its start, then the one around;
+ * and by all sites, or by none.
  *
  * -EBADMSG: not whole, of another version, or saved with other weights; -EINVAL: of another rank, number of sites,
  * model, or other options, which the text names, NULL, or no tensors; and the site is as it was, but that its tensors

@@ -278,6 +278,10 @@ static void sites_say(phub_site_t *s)
 	options_say_number(text, room, "momentum", c->momentum);
 	options_say_number(text, room, "weight_decay", c->weight_decay);
 	sites_say_trained(s, text, room);
+	if (!s->at_box) /* else they tell each other, and take what they have to */
+		return;
+	options_say_number(text, room, "theta so far", s->site.config.theta);
+	options_say_number(text, room, "steps so far", (double)s->site.counts.steps);
 }
 
 static int sites_name(phub_site_t *s)
@@ -293,7 +297,6 @@ static int sites_name(phub_site_t *s)
 	rc = course_init(s, api_last_error());
 	if (rc < 0)
 		return rc;
-	sites_say(s);
 	rc = unsound_init(s, api_last_error());
 	if (rc == 0 && !s->at_box)
 		rc = s->slots_key = phub_key(
@@ -351,6 +354,7 @@ int phub_site_start(phub_site_t *s, int timeout_ms)
 	if (rc == 0 && !s->named)
 		rc = sites_name(s);
 	if (rc == 0 && !s->started) {
+		sites_say(s); /* what it has loaded, too */
 		rc = phub_start(s->phub, sites_left_ms(s, deadline_ns));
 		if (rc == 0)
 			rc = sites_begin(s);

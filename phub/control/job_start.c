@@ -128,7 +128,7 @@ int job_compare_tables(const struct job *job, const struct table *a, uint32_t of
 		sides[i] =
 			(struct table_side){tables[i], job_member_rank(job, of[i]), boxes[i], job_is_box(job, of[i])};
 	}
-	return table_compare(&sides[0], &sides[1], e);
+	return table_compare(&sides[0], &sides[1], job->state == JOB_RUNNING, e);
 }
 
 /* The session's table is whole: it is the reference, or is compared with it. */

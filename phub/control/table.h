@@ -80,8 +80,9 @@ struct table_side {
 };
 
 /* 0 when two complete tables say the same, else -EBADMSG with the first key or option that differs, and both values, in
- * `e`. */
-int table_compare(const struct table_side *a, const struct table_side *b, struct err *e);
+ * `e`. What sites say of the moment ("steps so far") is of a job that begins: not where one comes to it later, nor
+ * where it goes on with those who were in it. */
+int table_compare(const struct table_side *a, const struct table_side *b, bool joins, struct err *e);
 
 /* What a job says otherwise than its checkpoint does, and may: the first of `count`, as words. */
 #define TABLE_CHANGES_TOLD 8u

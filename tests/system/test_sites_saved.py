@@ -125,6 +125,21 @@ def at_the_box():
         box = rig.Box(**config)
         same([site.end() for site in sites(box, "box", load=lambda rank: f"{folder}/box.{rank}", **run)], whole, ("trained", "theta", "exchanges", "bytes"))
         box.stop()
+        box = rig.Box()
+        file, other = crash(box, "early", folder, 33, **run), crash(box, "late", folder, 40, **run)
+        turned = crash(box, "turned", folder, 33, theta_at=20, theta_then=7, **run)
+        for job, mine, said in (("first", lambda rank: file(rank) if rank else "", "steps so far of sites differs: rank 0 says 0, rank [12] says 33|rank [12] says 33, rank 0 says 0"),
+                                ("last", lambda rank: file(rank) if rank < 2 else "", "rank 2 says 0"),
+                                ("step", lambda rank: other(1) if rank == 1 else file(rank), "rank 1 says 40"),
+                                ("theta", lambda rank: turned(1) if rank == 1 else file(rank), "theta so far of sites differs: .*rank 1 says 7")):
+            for site in sites(box, f"unlike-{job}", load=mine, **run):
+                check(site.wait() == 1, f"{site.name} went on")
+                holds(site.err.text(), said)
+        there = [Site(box, "late", rank, lost="wait", pause_ms=5, **{**run, "steps": 200}, **({"die_at": 30} if rank == 1 else {})) for rank in range(WORLD)]
+        check(there[1].wait() != 0, "it was not killed")
+        ends = [site.end() for site in (there[0], Site(box, "late", 1, load=file(1), lost="wait", pause_ms=5, **{**run, "steps": 200}), there[2])]
+        check(all((end["steps"], end["exchanges"]) == (200, 33) for end in ends), f"who comes to a job that runs is let in: {ends}")
+        box.stop()
 
 
 def refused():

@@ -255,8 +255,8 @@ static void test_sites_differ(void **state)
 
 		assert_int_equal(make_table(cases[i].a, &a, &e), 0);
 		assert_int_equal(make_table(cases[i].b, &b, &e), 0);
-		rc = table_compare(
-			&(struct table_side){.table = a, .rank = 0}, &(struct table_side){.table = b, .rank = 1}, &e);
+		rc = table_compare(&(struct table_side){.table = a, .rank = 0},
+			&(struct table_side){.table = b, .rank = 1}, false, &e);
 		assert_int_equal(rc, cases[i].error[0] ? -EBADMSG : 0);
 		assert_string_equal(e.text, cases[i].error);
 		assert_int_equal(table_continues(a, b, &changes, &e), 0);
@@ -264,6 +264,31 @@ static void test_sites_differ(void **state)
 		table_destroy(a);
 		table_destroy(b);
 	}
+}
+
+/* Of a job that begins; not of one that goes on, which the others are further in. */
+static void test_sites_so_far(void **state)
+{
+	static const char *const says[] = {"local; a=1; steps so far=0", "local; a=1; steps so far=33"};
+	struct table_side sides[2] = {{.rank = 0}, {.rank = 1}};
+	struct table_changes changes;
+	struct table *tables[2];
+	struct err e = {0};
+
+	(void)state;
+	for (int i = 0; i < 2; i++) {
+		assert_int_equal(make_table(says[i], &tables[i], &e), 0);
+		sides[i].table = tables[i];
+	}
+	assert_int_equal(table_compare(&sides[0], &sides[1], false, &e), -EBADMSG);
+	assert_string_equal(e.text, "steps so far of sites differs: rank 0 says 0, rank 1 says 33");
+	assert_int_equal(table_compare(&sides[0], &sides[1], true, &e), 0);
+	assert_int_equal(table_continues(tables[0], tables[1], &changes, &e), 0);
+	assert_string_equal(changes.text, "");
+	tables[1]->resumes = true;
+	assert_int_equal(table_compare(&sides[0], &sides[1], false, &e), 0);
+	for (int i = 0; i < 2; i++)
+		table_destroy(tables[i]);
 }
 
 /* A site that does not say that it is one is no other: its library, or a box on its way, is older. */
@@ -295,12 +320,12 @@ static void test_sites_older(void **state)
 		assert_int_equal(make_table_of("", cases[i].key, &silent, &e), 0);
 		sides[0].table = says;
 		sides[1].table = silent;
-		assert_int_equal(table_compare(&sides[0], &sides[1], &e), -EBADMSG);
+		assert_int_equal(table_compare(&sides[0], &sides[1], false, &e), -EBADMSG);
 		assert_string_equal(e.text, cases[i].error);
-		assert_int_equal(table_compare(&sides[1], &sides[0], &e), -EBADMSG);
+		assert_int_equal(table_compare(&sides[1], &sides[0], false, &e), -EBADMSG);
 		assert_string_equal(e.text, cases[i].error);
 		sides[0].table = silent;
-		assert_int_equal(table_compare(&sides[0], &sides[1], &e), 0);
+		assert_int_equal(table_compare(&sides[0], &sides[1], false, &e), 0);
 		table_destroy(says);
 		table_destroy(silent);
 	}
@@ -315,6 +340,7 @@ int main(void)
 		cmocka_unit_test(test_paused),
 		cmocka_unit_test(test_sites_said),
 		cmocka_unit_test(test_sites_differ),
+		cmocka_unit_test(test_sites_so_far),
 		cmocka_unit_test(test_sites_older),
 	};
 
