@@ -325,12 +325,20 @@ PHUB_API int phub_site_open(phub_t *p, const struct phub_site_options *options, 
 
 /*
  * Names the next tensor: `elements` weights, which are the caller's, stay where they are, and are written only by the
- * calls below. What is not `trained` has no gradients (what is frozen; running statistics, which the model writes):
+ * calls below. What is not `trained` has no gradients (running statistics, which the model writes):
  * PHUB_SITE_LOCAL averages it, with the others it stays at its site. Returns its index: 0, 1, ... Errors are
  * phub_key()'s; -EINVAL: there is a site within, whose tensors it has; -EBUSY: it comes after phub_site_start() or
  * phub_site_load(), also one that was refused.
  */
 PHUB_API int phub_site_tensor(phub_site_t *site, const char *name, float *weights, uint32_t elements, bool trained);
+
+/*
+ * What nobody writes to, as weights that are frozen: `bytes` of any type, before phub_site_start(). It does not travel,
+ * and is not read after this call. All sites have the same, in the same order, and who goes on from a saved state has
+ * what it was saved with: names and checksums are compared, and phub_site_start() is -EBADMSG, and says of whom, or
+ * phub_site_load() is. 0; -EINVAL, -EBUSY as phub_site_tensor().
+ */
+PHUB_API int phub_site_frozen(phub_site_t *site, const char *name, const void *values, uint64_t bytes);
 
 /*
  * Collective: phub_start(), and then all begin alike: with rank 0's weights; where the job runs already, with the
@@ -414,9 +422,9 @@ PHUB_API int64_t phub_site_save(phub_site_t *site, void *out, size_t bytes);
  * With a site within, each of the two is saved, and each loaded: the one within, then its start, then the one around;
  * and by all sites, or by none.
  *
- * -EBADMSG: not whole, of another version, or saved with other weights; -EINVAL: of another rank, number of sites,
- * model, or other options, which the text names, NULL, or no tensors; and the site is as it was, but that its tensors
- * are named. -EBUSY: it was started; -ENOMEM.
+ * -EBADMSG: not whole, of another version, or saved with other weights, frozen ones too; -EINVAL: of another rank,
+ * number of sites, model, or other options, which the text names, NULL, or no tensors; and the site is as it was, but
+ * that its tensors are named. -EBUSY: it was started; -ENOMEM.
  */
 PHUB_API int phub_site_load(phub_site_t *site, const void *in, size_t bytes);
 

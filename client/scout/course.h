@@ -142,6 +142,8 @@ struct phub_site {
 	phub_evaluate *evaluate;
 	void *context;
 	struct site_tensor *tensors;   /* [config.tensor_count] each of the key of its number */
+	unsigned frozen;               /* phub_site_frozen() was called, so often, */
+	uint32_t frozen_check;         /* with these names and values: a CRC32C */
 	char link[OPTIONS_LINK_BYTES]; /* "": none */
 
 	/* Sites in sites (within.h). */

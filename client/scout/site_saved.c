@@ -56,7 +56,9 @@ static void saved_floats(struct saved_cursor *c, float *values, size_t count)
 
 struct saved_terms {
 	uint64_t magic, version, bytes;
-	uint64_t world, rank, algorithm, outer, policy, weighted, tensors, warmup;
+	uint64_t world, rank, algorithm, outer, policy, weighted;
+	uint32_t tensors, frozen; /* the latter a CRC32C; 0: there is nothing */
+	uint64_t warmup;
 	double momentum, weight_decay, rate_first, clip;
 	double outer_rate, outer_beta1, outer_beta2, outer_tau;
 	double theta, share;
@@ -85,6 +87,7 @@ static struct saved_terms saved_terms(const struct phub_site *s)
 		.policy = s->scouted ? (uint64_t)s->scout_config.policy + 1 : 0,
 		.weighted = s->weighted,
 		.tensors = c->tensor_count,
+		.frozen = s->within ? s->within->frozen_check : s->frozen_check,
 		.warmup = dgc ? c->warmup : 0,
 		.momentum = c->momentum,
 		.weight_decay = c->weight_decay,
@@ -172,8 +175,13 @@ static int saved_compare(
 		return saved_unlike(s, "scout's policy", saved_policy(there->policy), saved_policy(here->policy), e);
 	if (there->tensors != here->tensors)
 		return err_set(e, -EINVAL,
-			"%s: the state is of %" PRIu64 " tensors, and here are %" PRIu64 "; it is of another model",
+			"%s: the state is of %" PRIu32 " tensors, and here are %" PRIu32 "; it is of another model",
 			s->phub->session.who, there->tensors, here->tensors);
+	if (there->frozen != here->frozen)
+		return err_set(e, -EBADMSG,
+			"%s: the frozen weights are not those that the state was saved with; put these back before it "
+			"is loaded",
+			s->phub->session.who);
 	return saved_compare_numbers(s, there, here, e);
 }
 

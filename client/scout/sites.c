@@ -179,19 +179,44 @@ static bool sites_has_room(struct phub_site *s)
 	return true;
 }
 
-int phub_site_tensor(phub_site_t *s, const char *name, float *weights, uint32_t elements, bool trained)
+/* May it be named, with this for its values? */
+static int sites_name_check(const phub_site_t *s, const char *call, const char *name, const void *values)
 {
 	struct err *e = api_last_error();
-	int key;
 
-	if (!s || !weights)
-		return err_set(e, -EINVAL, "phub_site_tensor() needs a site, and weights");
+	if (!s || !values)
+		return err_set(e, -EINVAL, "%s() needs a site, and weights", call);
 	if (s->named)
 		return err_set(e, -EBUSY, "%s: tensor '%.100s' comes after phub_site_start() or phub_site_load()",
 			sites_who(s), name ? name : "");
 	if (s->within || s->orphan)
 		return err_set(e, -EINVAL, "%s: its tensors are those of the site within it; leave '%.100s' away",
 			sites_who(s), name ? name : "");
+	return 0;
+}
+
+int phub_site_frozen(phub_site_t *s, const char *name, const void *values, uint64_t bytes)
+{
+	int rc = sites_name_check(s, "phub_site_frozen", name, values);
+
+	if (rc < 0)
+		return rc;
+	if (!name || !*name || bytes == 0 || bytes > PTRDIFF_MAX)
+		return err_set(api_last_error(), -EINVAL, "%s: %" PRIu64 " frozen bytes of '%.100s'; both are needed",
+			sites_who(s), bytes, name ? name : "");
+	s->frozen++;
+	s->frozen_check = crc_32c(s->frozen_check, name, strlen(name) + 1);
+	s->frozen_check = crc_32c(s->frozen_check, values, bytes);
+	return 0;
+}
+
+int phub_site_tensor(phub_site_t *s, const char *name, float *weights, uint32_t elements, bool trained)
+{
+	struct err *e = api_last_error();
+	int key = sites_name_check(s, "phub_site_tensor", name, weights);
+
+	if (key < 0)
+		return key;
 	if (s->at_box && !trained)
 		return err_set(e, -ENOTSUP,
 			"%s: tensor '%.100s' has no gradients, and the box's optimizer takes nothing else; "
@@ -243,6 +268,15 @@ static void sites_say_trained(phub_site_t *s, char *text, size_t room)
 	options_say(text, room, "trained tensors", value);
 }
 
+static void sites_say_frozen(const phub_site_t *s, char *text, size_t room)
+{
+	char value[32];
+
+	snprintf(value, sizeof(value), "%u (%08" PRIx32 ")", s->frozen, s->frozen_check);
+	if (s->frozen > 0)
+		options_say(text, room, "frozen weights", value);
+}
+
 /* A size of the model that follows from its tensors is not said: those are compared. */
 static void sites_say_scout(phub_site_t *s, char *text, size_t room)
 {
@@ -278,6 +312,7 @@ static void sites_say(phub_site_t *s)
 	options_say_number(text, room, "momentum", c->momentum);
 	options_say_number(text, room, "weight_decay", c->weight_decay);
 	sites_say_trained(s, text, room);
+	sites_say_frozen(s->within ? s->within : s, text, room);
 	if (!s->at_box) /* else they tell each other, and take what they have to */
 		return;
 	options_say_number(text, room, "theta so far", s->site.config.theta);

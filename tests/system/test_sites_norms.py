@@ -68,20 +68,38 @@ def test_normed(box):
             assert bool(told) == (norm == "batch") and (not told or told[0] <= 60), (algorithm, norm, told)
 
 
-def frozen(rank, box, algorithm):
-    """What is not trained begins with rank 0's weights too, and stays those: else the mean model is of no one network."""
-    net, first = make_net(rank, False), make_net(0, False)
+def frozen_net(rank):
+    net = make_net(rank, False)
     net[0].requires_grad_(False)
-    site = phub.torch.Site(net, box.url(f"frozen-{algorithm}"), algorithm=algorithm, theta={"local": 2, "gaia": 0}.get(algorithm), weight_decay=0.01,
-                           rank=rank, world=WORLD)
-    for step in range(6):
-        x, y = batch(data_of(rank), step)
-        net.zero_grad()
-        torch.nn.functional.cross_entropy(net(x), y).backward()
-        site.step(0.1)
-    site.close()
+    net.scale = torch.nn.Parameter(torch.full((3,), 0.5 + rank, dtype=torch.float64).bfloat16(), requires_grad=False)
+    net.counts = torch.nn.Parameter(torch.arange(5) + rank, requires_grad=False)
+    return net
+
+
+def frozen(rank, box, algorithm):
+    """What is frozen, of whatever type, does not travel; all sites, and a state, have the same."""
+    net, first, state = frozen_net(rank), frozen_net(0), None
+    options = {"algorithm": algorithm, "theta": {"local": 2, "gaia": 0}.get(algorithm), "weight_decay": 0.01, "rank": rank, "world": WORLD}
+    with raises(phub.Error, "frozen weights of sites differs: rank ", " says 4 (", "broadcast_parameters(model.state_dict(), url) before it gives all rank 0's"):
+        phub.torch.Site(net, box.url(f"unlike-{algorithm}"), **options)
+    phub.torch.broadcast_parameters(net.state_dict(), box.url(f"frozen-{algorithm}"), rank=rank, world=WORLD)
+    for begin, end in ((0, 6), (6, 10)):
+        site = phub.torch.Site(net, box.url(f"frozen-{algorithm}{begin}"), state=state, **options)
+        for step in range(begin, end):
+            x, y = batch(data_of(rank), step)
+            net.zero_grad()
+            torch.nn.functional.cross_entropy(net(x), y).backward()
+            site.step(0.1)
+        state, trained = site.state_dict(), sum(p.numel() for p in net.parameters() if p.requires_grad)
+        assert algorithm == "gaia" or site.state["bytes"] == 4 * trained * site.state["exchanges"], site.state
+        site.close()
+    with torch.no_grad():
+        net.scale[0] += 1
+    with raises(phub.Error, "the frozen weights are not those that the state was saved with"):
+        phub.torch.Site(net, box.url(f"other-{algorithm}"), state=state, **options)
+    net.scale.data[0] -= 1
     assert bytes_of(net[0]) == bytes_of(first[0]) and bytes_of(net[3]) != bytes_of(first[3])
-    return bytes_of(net) if algorithm != "gaia" else None  # whose sites differ by what was not significant
+    return bytes_of(net[3]) if algorithm != "gaia" else None  # whose sites differ by what was not significant
 
 
 def test_frozen(box):

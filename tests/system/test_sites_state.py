@@ -155,6 +155,8 @@ def by_hand(rank, box):
                     site.load(b"nothing")
                 with raises(phub.Error, "tensor 'late' comes after phub_site_start() or phub_site_load()"):
                     site.tensor("late", weights.ctypes.data, 50)
+                with raises(phub.Error, "tensor 'late' comes after phub_site_start() or phub_site_load()"):
+                    site.frozen("late", weights.ctypes.data, 50)
                 weights[0] += 1
                 with raises(phub.Error, "the weights of tensor 'w' are not those"):
                     site.load(kept[1])

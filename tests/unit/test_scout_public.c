@@ -424,6 +424,11 @@ static void test_tensors(void **state)
 	assert_int_equal(phub_site_tensor(site, "b", weights, 0, true), -EINVAL);
 	assert_int_equal(phub_site_tensor(site, "b", NULL, 3, true), -EINVAL);
 	assert_int_equal(phub_site_tensor(site, "b", weights + 3, 1, false), 1);
+	assert_int_equal(phub_site_frozen(site, "c", "abc", 3), 0);
+	assert_int_equal(phub_site_frozen(site, "c", "abc", 0), -EINVAL);
+	assert_int_equal(phub_site_frozen(site, "", "abc", 3), -EINVAL);
+	assert_int_equal(phub_site_frozen(site, "c", NULL, 3), -EINVAL);
+	assert_int_equal(phub_site_frozen(NULL, "c", "abc", 3), -EINVAL);
 	assert_int_equal(phub_site_open(r.phub, NULL, &second), -EBUSY);
 	assert_int_equal(phub_site_step(site, gradients, 0.1, 0), -EINVAL);
 	assert_int_equal(phub_site_wait(site, 0), -EINVAL);

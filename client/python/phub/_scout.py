@@ -190,6 +190,7 @@ for _name, _result, _arguments in (
     ("phub_site_warning", ctypes.c_char_p, [_P]),
     ("phub_site_open", _I, [_P, ctypes.POINTER(_SiteOptions), ctypes.POINTER(_P)]),
     ("phub_site_tensor", _I, [_P, ctypes.c_char_p, _P, _U32, ctypes.c_bool]),
+    ("phub_site_frozen", _I, [_P, ctypes.c_char_p, _P, ctypes.c_uint64]),
     ("phub_site_start", _I, [_P, _I]),
     ("phub_site_step", _I, [_P, _FLOATS, _D, _I]),
     ("phub_site_loss", _I, [_P, _D, _U64]),
@@ -470,6 +471,10 @@ class Site:
         self._trained.append(trained)
         self._names.append(name)
         return index
+
+    def frozen(self, name: str, address: int, nbytes: int) -> None:
+        """Names what nobody writes to, of any type, before start(). It does not travel: all sites have the same, or start() says of whom."""
+        check(lib.phub_site_frozen(self._p(), name.encode(), address, nbytes))
 
     def save(self) -> bytes:
         """For a checkpoint, between two steps: all of it but the weights, which are to be saved beside it."""

@@ -12,7 +12,7 @@ from . import connect
 from ._library import Error, StaleError, milliseconds
 from ._scout import Decision
 from ._scout import Site as Bare
-from ._tensors import check_place, launched, view
+from ._tensors import check_place, launched, nbytes_of, view
 from ._worker import Worker
 
 _OF_SITE = ("momentum", "weight_decay", "rate_first", "outer_rate", "outer_beta1", "outer_beta2", "outer_tau", "clip", "warmup",
@@ -41,6 +41,14 @@ def _bytes(state: Mapping[str, torch.Tensor], name: str) -> bytes:
     return bytes(state[name].cpu().contiguous().numpy())
 
 
+def _name(site: Bare, named: List[Tuple[str, torch.Tensor, bool]], frozen: List[Tuple[str, torch.Tensor]]) -> None:
+    for name, tensor, trained in named:
+        site.tensor(name, tensor.data_ptr(), tensor.numel(), trained)
+    for name, tensor in frozen:
+        held = tensor.contiguous()
+        site.frozen(name, held.data_ptr(), nbytes_of(held))
+
+
 class Site:
     """A model that trains at this site, on data of its own, together with those of the others.
 
@@ -59,12 +67,13 @@ class Site:
     running statistics are the mean of the sites'. Options are those of phub.Site and
     phub.connect(), rank and world as in DistributedOptimizer.
 
-    The constructor is collective: all begin with rank 0's weights, frozen ones and buffers too. Parameters that require
-    gradients then are trained. Those that do not (frozen), and buffers (running statistics), go with the model where the
-    algorithm averages weights (local: 4 bytes an element in each exchange), and where it travels; with the others they
-    stay as they are at their site, and with scout+ sites show each other theirs where the mean model is to be tried. What
-    is frozen stays rank 0's, bit for bit, where nobody writes to it, as who comes later gets it. What is not of floats is
-    each site's own. outer="box" takes a model without either.
+    The constructor is collective: all begin with rank 0's weights and buffers. Parameters that require gradients then are
+    trained. Buffers (running statistics) go with the model where the algorithm averages weights (local: 4 bytes an element
+    in each exchange), and where it travels; with the others they stay as they are at their site, and with scout+ sites show
+    each other theirs where the mean model is to be tried. What is not of floats is each site's own. outer="box" takes a
+    model without buffers. Parameters that do not require gradients (frozen), of any type, do not travel, and nobody is to
+    write to them: all sites have the same to begin with, or an Error says which has not
+    (broadcast_parameters(model.state_dict(), url), before this, gives all rank 0's).
 
     `within`: options of a site inside of this one, at a job of its own that is its box's alone (phub_sites.h: sites in sites):
     within=dict(url="phub://box/rack", rank=r, world=n, algorithm="local", theta=1) talks tightly in a rack, and this one, with
@@ -97,7 +106,7 @@ class Site:
         self._evaluate = evaluate
         self._patience = milliseconds(options.get("resume") or 0, "resume") / 1e3 + 1
         self._tensors: List[Tuple[torch.Tensor, bool]] = []
-        named = self._named()
+        named, frozen = self._named()
         self._tensors = [(tensor, trained) for _, tensor, trained in named]
         self._inner_worker: Optional[Worker] = None
         self.inner: Optional[Bare] = None
@@ -109,11 +118,11 @@ class Site:
 
         def begin() -> None:
             if within is not None:
-                self._open_inner(dict(within), named)
+                self._open_inner(dict(within), named, frozen)
             self._site = Bare(self.worker, algorithm, theta, outer=outer, scout=scout, evaluate=evaluate and self._try, log=log,
                               within=self.inner, **own)  # fmt: skip
-            for name, tensor, trained in named if within is None else ():
-                self._site.tensor(name, tensor.data_ptr(), tensor.numel(), trained)
+            if within is None:
+                _name(self._site, named, frozen)
             if self._saved is not None:
                 self._site.load(_bytes(self._saved, "site"))
             self._saved = None
@@ -130,8 +139,11 @@ class Site:
             raise ValueError("this site has started")
         try:
             begin()
-        except BaseException:
+        except BaseException as e:
             self._abandon()
+            if isinstance(e, Error) and "frozen weights of sites differs" in str(e):
+                raise Error(e.code, f"{e}; all sites begin with the same: phub.torch.broadcast_parameters(model.state_dict(), url) before it "
+                                    "gives all rank 0's") from None  # fmt: skip
             raise
         self._touch()
 
@@ -148,23 +160,25 @@ class Site:
             raise ValueError("this site has started; make it with start=False, or with state=")
         self._saved = state
 
-    def _named(self) -> List[Tuple[str, torch.Tensor, bool]]:
-        """What is exchanged: parameters, those trained that require gradients, then buffers, of floats."""
-        found = [(n, p, p.requires_grad) for n, p in self.model.named_parameters() if p.is_floating_point() and p.numel() > 0]
+    def _named(self) -> Tuple[List[Tuple[str, torch.Tensor, bool]], List[Tuple[str, torch.Tensor]]]:
+        """What is exchanged: parameters that require gradients, and are trained, then buffers, of floats; and what is frozen."""
+        found = [(n, p, True) for n, p in self.model.named_parameters() if p.requires_grad and p.numel() > 0]
         found += [(n, b, False) for n, b in self.model.named_buffers() if b.is_floating_point() and b.numel() > 0]
         for name, tensor, _ in found:
             check_place(tensor, name)
             if tensor.dtype != torch.float32 or not tensor.is_contiguous():
                 raise Error(errno.ENOTSUP, f"{name} is {tensor.dtype}: a site's tensors are contiguous and float32")
-        return found
+        frozen = [(n, p.detach()) for n, p in self.model.named_parameters() if not p.requires_grad and p.numel() > 0]
+        for name, tensor in frozen:
+            check_place(tensor, name)
+        return found, frozen
 
-    def _open_inner(self, within: Dict[str, Any], named: List[Tuple[str, torch.Tensor, bool]]) -> None:
+    def _open_inner(self, within: Dict[str, Any], named: List[Tuple[str, torch.Tensor, bool]], frozen: List[Tuple[str, torch.Tensor]]) -> None:
         own = {name: within.pop(name) for name in ("algorithm", "theta", "outer", "scout", "log", *_OF_SITE) if name in within}
         evaluate = self._try if self._evaluate and "scout" in own else None
         self._inner_worker = connect(within.pop("url", None), here=True, **launched(within))
         self.inner = Bare(self._inner_worker, evaluate=evaluate, **own)
-        for name, tensor, trained in named:
-            self.inner.tensor(name, tensor.data_ptr(), tensor.numel(), trained)
+        _name(self.inner, named, frozen)
         if self._saved is not None:
             self.inner.load(_bytes(self._saved, "inner"))
         self.inner.start()
