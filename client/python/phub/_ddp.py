@@ -5,6 +5,8 @@ DDP calls the hook bucket by bucket, in the same order in every worker, and says
 whose place in the key table is known is pushed at once, while autograd goes on with the layers before it. While a
 layout is new (the first pass, and the one after DDP has rebuilt its buckets) buckets are gathered up to the last one,
 and the new key table starts then. The last bucket's call waits for all results: autograd has nothing else to do then.
+
+Results of the CPU's buckets are the library's memory; those of a GPU's go where the bucket is.
 """
 
 from typing import Any, List, Optional, Tuple
@@ -12,7 +14,7 @@ from typing import Any, List, Optional, Tuple
 import torch
 
 from ._library import ALL, Error
-from ._tensors import DTYPES, PRIORITY_LAST, nbytes_of, view, wire_dtype
+from ._tensors import DTYPES, PRIORITY_LAST, nbytes_of, settle, view, wire_dtype
 from ._worker import Worker
 
 
@@ -23,7 +25,7 @@ class _Key:
 
     def __init__(self, index: int, result: torch.Tensor):
         self.index = index
-        self.result = result  # where the library puts results
+        self.result = result  # where the library puts results, for buckets of the CPU
         self.held: Optional[torch.Tensor] = None  # the bucket, while its memory is registered
 
 
@@ -46,7 +48,7 @@ class Hook:
         if bucket.index() == 0:
             self._forget_pass()
         place = len(self.buckets)
-        future = torch.futures.Future()
+        future = torch.futures.Future(devices=[tensor.device]) if tensor.is_cuda else torch.futures.Future()
         self.buckets.append((tensor, future))
         slot = (tensor.numel(), tensor.dtype)
         self.known = self.known and place < len(self.layout) and self.layout[place] == slot
@@ -68,7 +70,9 @@ class Hook:
         if self.in_place and (key.held is None or key.held.data_ptr() != tensor.data_ptr()):
             self._hold(key, tensor)
         # Front layers come in the last buckets, and the next forward pass wants them first.
-        self.worker.begin(key.index, tensor.data_ptr(), None, max(0, PRIORITY_LAST - place))
+        target = tensor.data_ptr() if tensor.is_cuda else None
+        settle([tensor])
+        self.worker.begin(key.index, tensor.data_ptr(), target, max(0, PRIORITY_LAST - place))
 
     def _hold(self, key: _Key, tensor: torch.Tensor) -> None:
         self._let_go(key)
@@ -107,9 +111,9 @@ class Hook:
             self._rekey()
             for place, (tensor, _) in enumerate(buckets):
                 self._push(place, tensor)
-        for key, (_, future) in zip(self.keys, buckets):
+        for key, (tensor, future) in zip(self.keys, buckets):
             self.worker.wait(key.index)
-            future.set_result(key.result)
+            future.set_result(tensor if tensor.is_cuda else key.result)
         self.buckets = []
 
     def fail(self, error: Exception) -> None:

@@ -9,7 +9,7 @@ import torch
 
 from . import connect, job_url
 from ._library import ALL, OPTIMIZERS, Error, Hyper, StaleError, milliseconds, warn
-from ._tensors import PRIORITY_LAST, launched, nbytes_of, wire_dtype
+from ._tensors import PRIORITY_LAST, launched, nbytes_of, settle, wire_dtype
 from ._worker import Worker, hyper
 
 # The hyper-parameters that each optimizer has, by torch.optim's names.
@@ -66,7 +66,7 @@ class _Slot:
     def aim(self) -> torch.Tensor:
         """Where the library writes the weights: the parameter's own memory if it is in order."""
         p = self.parameter
-        return p.detach() if p.is_contiguous() else torch.empty(p.shape, dtype=p.dtype)
+        return p.detach() if p.is_contiguous() else torch.empty(p.shape, dtype=p.dtype, device=p.device)
 
     def land(self) -> None:
         p = self.parameter
@@ -158,7 +158,9 @@ class DistributedOptimizer(torch.optim.Optimizer):
             slot.target = target = slot.aim()
             if target.data_ptr() != slot.parameter.data_ptr():
                 target.copy_(slot.parameter.detach())
-            self.worker.broadcast(slot.key, target.data_ptr(), 0)
+        settle(slot.target for slot in self._slots)
+        for slot in self._slots:
+            self.worker.broadcast(slot.key, slot.target.data_ptr(), 0)
         self.worker.wait(ALL)
         with torch.no_grad():
             for slot in self._slots:
@@ -208,7 +210,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         """The parameters of this step: all, or those that some worker has a gradient for."""
         if self._votes is None:
             return self._slots
-        votes = torch.tensor([0.0 if s.parameter.grad is None else 1.0 for s in self._slots] or [0.0])
+        votes = torch.tensor([0.0 if s.parameter.grad is None else 1.0 for s in self._slots] or [0.0], device="cpu")
         self._votes.begin(0, votes.data_ptr(), votes.data_ptr())
         self._ballot = votes  # a wait that times out leaves the round in flight
         self._votes.wait(0)
@@ -245,12 +247,14 @@ class DistributedOptimizer(torch.optim.Optimizer):
     def _exchange(self) -> None:
         self._send_hypers()
         used = self._used()
-        for place, slot in enumerate(used):
+        rounds = []
+        for slot in used:
             p = slot.parameter
-            gradient = torch.zeros(p.shape, dtype=p.dtype) if p.grad is None else p.grad
-            source = (gradient.to_dense() if gradient.is_sparse else gradient).contiguous()
+            gradient = torch.zeros(p.shape, dtype=p.dtype, device=p.device) if p.grad is None else p.grad
+            rounds.append((slot, (gradient.to_dense() if gradient.is_sparse else gradient).contiguous(), slot.aim()))
+        settle(target for _, _, target in rounds)
+        for place, (slot, source, target) in enumerate(rounds):
             # The next forward pass wants the front layers first.
-            target = slot.aim()
             self.worker.begin(slot.key, source.data_ptr(), target.data_ptr(), min(place, PRIORITY_LAST))
             slot.source, slot.target = source, target  # not before: a round still in flight uses the last ones
         for slot in used:

@@ -41,11 +41,13 @@ def _bytes(state: Mapping[str, torch.Tensor], name: str) -> bytes:
     return bytes(state[name].cpu().contiguous().numpy())
 
 
-def _name(site: Bare, named: List[Tuple[str, torch.Tensor, bool]], frozen: List[Tuple[str, torch.Tensor]]) -> None:
-    for name, tensor, trained in named:
-        site.tensor(name, tensor.data_ptr(), tensor.numel(), trained)
+def _name(
+    site: Bare, named: List[Tuple[str, torch.Tensor, bool]], homes: List[torch.Tensor], frozen: List[Tuple[str, torch.Tensor]]
+) -> None:
+    for (name, _, trained), home in zip(named, homes):
+        site.tensor(name, home.data_ptr(), home.numel(), trained)
     for name, tensor in frozen:
-        held = tensor.contiguous()
+        held = tensor.cpu().contiguous()
         site.frozen(name, held.data_ptr(), nbytes_of(held))
 
 
@@ -78,7 +80,9 @@ class Site:
     `within`: options of a site inside of this one, at a job of its own that is its box's alone (phub_sites.h: sites in sites):
     within=dict(url="phub://box/rack", rank=r, world=n, algorithm="local", theta=1) talks tightly in a rack, and this one, with
     theta=20, over its uplink. Its momentum and weight_decay are those of the steps; `inner` is that phub.Site.
-     float32 on the CPU. With resume=SECONDS a step that loses the box waits for it and goes on.
+    float32, on the CPU or a GPU of CUDA's. Steps and exchanges are the CPU's work, in pinned memory of a GPU's tensors: each step
+    copies the gradients there and the weights back (and buffers both ways). A parameter's .data is not to be written to then.
+    With resume=SECONDS a step that loses the box waits for it and goes on.
 
     A checkpoint is model.state_dict() and state_dict() of this, of each site its own, after the same step, torch.save()d.
     To go on from it: model.load_state_dict(), then `state=` what state_dict() gave here; or start=False, load_state_dict(), and
@@ -108,6 +112,9 @@ class Site:
         self._tensors: List[Tuple[torch.Tensor, bool]] = []
         named, frozen = self._named()
         self._tensors = [(tensor, trained) for _, tensor, trained in named]
+        # Where the library has each: the tensor itself, or of a GPU's a copy, and what _touch() left there.
+        self._homes = [torch.empty_like(t, device="cpu", pin_memory=True) if t.is_cuda else t for t, _ in self._tensors]
+        self._versions: List[Optional[int]] = [None] * len(self._homes)
         self._inner_worker: Optional[Worker] = None
         self.inner: Optional[Bare] = None
         self._site: Optional[Bare] = None
@@ -117,12 +124,13 @@ class Site:
         self.worker = connect(url, **launched(options))
 
         def begin() -> None:
+            self._fetch()
             if within is not None:
                 self._open_inner(dict(within), named, frozen)
             self._site = Bare(self.worker, algorithm, theta, outer=outer, scout=scout, evaluate=evaluate and self._try, log=log,
                               within=self.inner, **own)  # fmt: skip
             if within is None:
-                _name(self._site, named, frozen)
+                _name(self._site, named, self._homes, frozen)
             if self._saved is not None:
                 self._site.load(_bytes(self._saved, "site"))
             self._saved = None
@@ -178,21 +186,33 @@ class Site:
         evaluate = self._try if self._evaluate and "scout" in own else None
         self._inner_worker = connect(within.pop("url", None), here=True, **launched(within))
         self.inner = Bare(self._inner_worker, evaluate=evaluate, **own)
-        _name(self.inner, named, frozen)
+        _name(self.inner, named, self._homes, frozen)
         if self._saved is not None:
             self.inner.load(_bytes(self._saved, "inner"))
         self.inner.start()
 
+    @torch.no_grad()
+    def _fetch(self) -> None:
+        """Of a GPU's tensors the library gets what was written since _touch(): of buffers nothing tells whether that is so."""
+        for (tensor, _), home, version in zip(self._tensors, self._homes, self._versions):
+            if home is not tensor and (version != tensor._version or not isinstance(tensor, torch.nn.Parameter)):
+                home.copy_(tensor)
+
+    @torch.no_grad()
     def _touch(self) -> None:
-        """Autograd learns that the weights were written to."""
-        with torch.no_grad():
-            for tensor, _ in self._tensors:
+        """The model has the weights, and autograd learns that they were written to."""
+        for index, ((tensor, _), home) in enumerate(zip(self._tensors, self._homes)):
+            if home is tensor:
                 tensor.detach().view(-1)[:0].zero_()
+            else:
+                tensor.copy_(home)
+                self._versions[index] = tensor._version
 
     @torch.no_grad()
     def _try(self, weights: List[int], draw: int, samples: int) -> Tuple[int, int, float]:
         """evaluate() with these weights in the model, which gets its own back."""
-        guests = [(t, t.detach().clone(), a) for (t, _), a in zip(self._tensors, weights) if a != t.data_ptr()]
+        places = zip(self._tensors, self._homes, weights)
+        guests = [(t, t.detach().clone(), a) for (t, _), home, a in places if home is not t or a != t.data_ptr()]
         training = self.model.training
         try:
             for tensor, _, address in guests:
@@ -231,7 +251,7 @@ class Site:
                 gradients.append(None)
                 continue
             gradient = torch.zeros_like(tensor) if tensor.grad is None else tensor.grad.to_dense() if tensor.grad.is_sparse else tensor.grad
-            held.append(gradient.detach().contiguous())
+            held.append(gradient.detach().cpu().contiguous())
             gradients.append(held[-1].data_ptr())
         if all(tensor.grad is None for tensor, trained in self._tensors if trained):
             gradients = None
@@ -239,6 +259,7 @@ class Site:
             self._unheard += 1
             if self._unheard == _UNHEARD:
                 warnings.warn(f"{_UNHEARD} steps without site.lost(loss, samples): scout+ tries no model then, and does not see what no theta mends", stacklevel=2)
+        self._fetch()
         try:
             self._resumed(lambda: self._site.step(gradients, rate, timeout))
         finally:

@@ -3,7 +3,7 @@
 
 import ctypes
 import errno
-from typing import Any, Dict, Optional
+from typing import Any, Dict, Iterable, Optional
 
 import torch
 import torch.distributed
@@ -15,9 +15,9 @@ PRIORITY_LAST = 65535  # what begin() takes for "goes last"
 
 
 def check_place(tensor: torch.Tensor, name: str) -> None:
-    """Error of code ENOTSUP for tensors that do not lie in this machine's memory, element by element."""
-    if tensor.device.type != "cpu":
-        raise Error(errno.ENOTSUP, f"{name} lies on {tensor.device}: only CPU tensors can be exchanged so far")
+    """Error of code ENOTSUP for tensors that do not lie in this machine's memory or its GPUs', element by element."""
+    if not (tensor.device.type == "cpu" or tensor.device.type == "cuda" and torch.version.cuda):
+        raise Error(errno.ENOTSUP, f"{name} lies on {tensor.device}: only tensors of the CPU and of CUDA can be exchanged")
     if tensor.layout != torch.strided:
         raise Error(errno.ENOTSUP, f"{name} is sparse: use dense gradients (torch.nn.Embedding(..., sparse=False))")
 
@@ -28,6 +28,13 @@ def wire_dtype(tensor: torch.Tensor, name: str) -> int:
     if tensor.dtype not in DTYPES:
         raise Error(errno.ENOTSUP, f"{name} is {tensor.dtype}: float32, float16 and bfloat16 can be exchanged")
     return DTYPES[tensor.dtype]
+
+
+def settle(tensors: Iterable[torch.Tensor]) -> None:
+    """Before the library gets them: blocks until their GPUs have done what was asked of them on this thread's current streams. The
+    library copies on a stream of its own, which waits for no other. What it has copied is there for all streams when its wait() ends."""
+    for device in {tensor.device for tensor in tensors if tensor.is_cuda}:
+        torch.cuda.current_stream(device).synchronize()
 
 
 def launched(options: Dict[str, Any], group: Optional[Any] = None) -> Dict[str, Any]:

@@ -19,7 +19,8 @@ or sites that train by themselves, each on data that is skewed, and talk now and
 How fast would that be? phub.torch.record_trace() writes down what `phub bench train` replays.
 
 Rank and world come from the process group or the launcher (torchrun, mpirun, srun). Without a URL, $PHUB_URL is taken.
-CPU tensors of float32, float16 and bfloat16, summed in float32. Works with torch 1.13 and 2.x. Failures are phub.Error.
+Tensors of float32, float16 and bfloat16, on the CPU or a GPU of CUDA's, summed in float32. What is to be exchanged is ready
+on the current stream, as for all of torch; attach() and step() wait for it, and when they have returned so are the results. Works with torch 1.13 and 2.x. Failures are phub.Error.
 """
 
 import copy
@@ -129,10 +130,10 @@ def detach(model: torch.nn.parallel.DistributedDataParallel) -> None:
 def _packed(tensor: torch.Tensor) -> Tuple[torch.Tensor, int]:
     """(a copy to be exchanged, its type). What the box has no type for travels as float32, two bytes in each: every
     value of those is exact, while bytes taken for floats may be a NaN, and a NaN need not keep its bits."""
-    flat = tensor.detach().contiguous().reshape(-1)
+    flat = tensor.detach().contiguous().reshape(-1).cpu()
     if tensor.dtype in DTYPES:
         return flat.clone(), DTYPES[tensor.dtype]
-    raw = torch.zeros((nbytes_of(tensor) + 1) // 2 * 2, dtype=torch.uint8)
+    raw = torch.zeros((nbytes_of(tensor) + 1) // 2 * 2, dtype=torch.uint8, device="cpu")
     raw[: nbytes_of(tensor)] = flat.view(torch.uint8)
     return raw.view(torch.int16).float(), F32
 
