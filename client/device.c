@@ -161,6 +161,13 @@ static const char *device_says(int error)
 	return text;
 }
 
+static void device_leave(void)
+{
+	void *context;
+
+	device_api()->context_pop(&context);
+}
+
 bool device_holds(const void *addr, struct device_place *out)
 {
 	const struct cuda *cuda = device_api();
@@ -181,6 +188,25 @@ bool device_holds(const void *addr, struct device_place *out)
 	return true;
 }
 
+/* The driver gives a range's handle in a context only, whatever thread asks. An error of CUDA. */
+static int device_range_handle(const struct device_place *place, uintptr_t from, size_t bytes, int *fd)
+{
+	const struct cuda *cuda = device_api();
+	void *context = place->context;
+	int rc = context ? CUDA_OK : cuda->context_retain(&context, place->ordinal);
+
+	if (rc != CUDA_OK)
+		return rc;
+	rc = cuda->context_push(context);
+	if (rc == CUDA_OK) {
+		rc = cuda->range_handle(fd, from, bytes, CUDA_RANGE_DMA_BUF_FD, 0);
+		device_leave();
+	}
+	if (!place->context)
+		cuda->context_release(place->ordinal);
+	return rc;
+}
+
 int device_export(const struct device_place *place, const void *addr, size_t bytes, uint64_t *offset)
 {
 	const struct cuda *cuda = device_api();
@@ -194,7 +220,7 @@ int device_export(const struct device_place *place, const void *addr, size_t byt
 	if (cuda->device_attribute(&ordering, CUDA_ATTRIBUTE_WRITES_ORDERING, place->ordinal) != CUDA_OK ||
 		ordering < CUDA_ORDERING_OWNER)
 		return -ENOTSUP;
-	if (cuda->range_handle(&fd, from, to - from, CUDA_RANGE_DMA_BUF_FD, 0) != CUDA_OK || fd < 0)
+	if (device_range_handle(place, from, to - from, &fd) != CUDA_OK || fd < 0)
 		return -ENOTSUP;
 	*offset = (uintptr_t)addr - from;
 	return fd;
@@ -239,13 +265,6 @@ static void devices_fail(struct devices *d, int error, const char *what)
 static int device_enter(struct device *v)
 {
 	return device_api()->context_push(v->context);
-}
-
-static void device_leave(void)
-{
-	void *context;
-
-	device_api()->context_pop(&context);
 }
 
 static void device_free(struct device *v)

@@ -202,6 +202,8 @@ int cuMemGetHandleForAddressRange(void *handle, uintptr_t addr, size_t bytes, in
 	struct memory *m;
 	int fd = -1;
 
+	if (depth == 0)
+		return NO_CONTEXT;
 	pthread_mutex_lock(&lock);
 	m = find(addr, bytes);
 	if (m && type == 1 && flags == 0 && addr % 4096 == 0 && bytes % 4096 == 0)

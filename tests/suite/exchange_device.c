@@ -651,6 +651,14 @@ static void memory_is_exported_where_writes_are_in_order(void **state)
 	assert_true(fd >= 0);
 	assert_int_equal(offset, 5000 - 4096);
 	close(fd);
+	cuda->pool = 1;
+	assert_true(device_holds(memory + 5000, &place));
+	assert_null(place.context);
+	fd = device_export(&place, memory + 5000, 1000, &offset);
+	assert_true(fd >= 0);
+	close(fd);
+	assert_int_equal(cuda->contexts_retained, 0);
+	cuda->pool = 0;
 	cuda->dma_buf = 0;
 	device_free(memory);
 }
