@@ -23,7 +23,6 @@
 #include <unistd.h>
 
 enum {
-	DEVICE_PIECE_BYTES = 512 << 10,
 	DEVICE_MARKS = 64, /* events under way; beyond that many, a later one speaks for more copies */
 };
 

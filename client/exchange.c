@@ -178,12 +178,29 @@ void exchange_copy(struct exchange *x, uint8_t *to, const uint8_t *from, uint64_
 	x->copied_bytes += bytes;
 }
 
-static void exchange_store(struct exchange *x, struct flight *f, const struct key *key, const uint8_t *from,
-	const struct exchange_part *part)
+/*
+ * The chunk's result, which lies in the library's memory, goes to a GPU: many small copies take it far longer than what
+ * is in them, so with those of the chunks beside it, once all of a piece are here. They come in any order.
+ */
+static void exchange_store(struct exchange *x, struct flight *f, const struct key *key)
 {
+	uint32_t chunk_bytes = x->keyring->plan.chunk_bytes;
+	uint32_t most = chunk_bytes < DEVICE_PIECE_BYTES ? DEVICE_PIECE_BYTES / chunk_bytes : 1;
+	uint32_t at = (uint32_t)(f - x->flights) - key->chunk_first, first = at - at % most;
+	uint32_t count = key->chunk_count - first < most ? key->chunk_count - first : most;
+	struct flight *piece = &x->flights[key->chunk_first + first];
+
 	f->copies++;
-	x->copied_bytes += part->bytes;
-	device_store(&x->devices, key->dst_device, key->dst + part->in_key, from, part->bytes, key, f);
+	if (++piece->gathered < count)
+		return;
+	piece->gathered = 0;
+	for (uint32_t i = 0; i < count; i++) {
+		struct exchange_part part = exchange_part(key, piece[i].span);
+
+		x->copied_bytes += part.bytes;
+		device_store(&x->devices, key->dst_device, key->dst + part.in_key,
+			exchange_result_base(x, &piece[i]) + part.in_region, part.bytes, key, &piece[i]);
+	}
 }
 
 /*
@@ -199,7 +216,7 @@ static void exchange_deliver(struct exchange *x, struct flight *f, const uint8_t
 	if (!f->delivers)
 		return;
 	for (uint32_t i = 0; i < span->key_count && x->group.lossy; i++)
-		keep = keep || keys[i].landed;
+		keep = keep || keys[i].landed || keys[i].dst_device;
 	if (keep) {
 		uint8_t *kept = (uint8_t *)(uintptr_t)exchange_result_base(x, f) + span->offset;
 
@@ -212,8 +229,9 @@ static void exchange_deliver(struct exchange *x, struct flight *f, const uint8_t
 
 		if (!keys[i].dst || keys[i].dst_in_place)
 			continue;
+		assert(!keys[i].dst_device || at == exchange_result_base(x, f) + part.in_region);
 		if (keys[i].dst_device)
-			exchange_store(x, f, &keys[i], at, &part);
+			exchange_store(x, f, &keys[i]);
 		else
 			exchange_copy(x, keys[i].dst + part.in_key, at, part.bytes);
 	}

@@ -605,8 +605,10 @@ void exchange_give_up(struct exchange *x)
 		for (uint32_t k = 0; k < lane->count; k++)
 			lane->sinks[k].addr = NULL;
 	}
-	for (uint32_t i = 0; x->flights && i < x->keyring->plan.chunk_count; i++)
+	for (uint32_t i = 0; x->flights && i < x->keyring->plan.chunk_count; i++) {
 		x->flights[i].copies = 0;
+		x->flights[i].gathered = 0;
+	}
 	for (uint32_t i = 0; i < x->keyring->count && x->open_keys > 0; i++) {
 		if (exchange_is_open(x, &x->keyring->keys[i]))
 			exchange_give_up_key(x, &x->keyring->keys[i]);

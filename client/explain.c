@@ -141,13 +141,21 @@ static void explain_flight(struct explain *x, const phub_t *p, const struct flig
 	}
 }
 
-/* What its round waits for next, or NULL. */
+/* What its round waits for next, or NULL: a chunk without result, if there is one, as others may have to wait for it.
+ */
 static const struct flight *explain_key_flight(const phub_t *p, const struct key *key)
 {
-	for (uint32_t i = 0; i < key->chunk_count; i++)
-		if (p->exchange.flights[key->chunk_first + i].state != FLIGHT_IDLE)
-			return &p->exchange.flights[key->chunk_first + i];
-	return NULL;
+	const struct flight *landed = NULL;
+
+	for (uint32_t i = 0; i < key->chunk_count; i++) {
+		const struct flight *f = &p->exchange.flights[key->chunk_first + i];
+
+		if (f->state != FLIGHT_IDLE && f->state != FLIGHT_LANDED)
+			return f;
+		if (f->state == FLIGHT_LANDED && !landed)
+			landed = f;
+	}
+	return landed;
 }
 
 /* The key itself, or of all the first that is in flight; NULL: none is. */

@@ -38,7 +38,8 @@ struct flight {
 	const uint8_t *payload; /* of the push */
 	const uint8_t *src;     /* not NULL: the payload is still the caller's, to be copied when it is sent */
 	uint32_t slot;          /* of the lane that the payload lies in, from 1; 0: none */
-	uint32_t copies;        /* from or to a GPU, under way */
+	uint32_t copies;        /* from or to a GPU, under way, or to be begun with those beside it */
+	uint32_t gathered;      /* of the piece that it begins: results that are here and go to a GPU with it */
 	struct lane *lane;
 	const struct chunk_span *span; /* what of the job it is */
 	uint32_t local;                /* index among the lane's chunks */

@@ -186,7 +186,7 @@ int cuMemHostUnregister(void *addr)
 		if (pinned[i].addr != addr)
 			continue;
 		/* Its memory is still there? */
-		if (mincore(addr, 1, (unsigned char[1]){0}) < 0)
+		if (mincore((void *)((uintptr_t)addr / 4096 * 4096), 1, (unsigned char[1]){0}) < 0)
 			cuda_stand_in.wrong++;
 		pinned[i].addr = NULL;
 		cuda_stand_in.pins--;

@@ -364,6 +364,38 @@ static void memory_of_no_context_uses_the_primary_one(void **state)
 	device_run(*state, 2, PATIENCE, rounds_script);
 }
 
+/* ---- pieces ---- */
+
+/* One copy for each piece of the key, each way, in whatever order the results come. */
+static void pieces_script(struct member *me)
+{
+	unsigned pieces = (LARGE * sizeof(float) + DEVICE_PIECE_BYTES - 1) / DEVICE_PIECE_BYTES;
+	struct place p;
+
+	device_join(me);
+	device_start(me);
+	p = device_take(me, true, LARGE);
+	for (unsigned round = 1; round <= ROUNDS; round++) {
+		device_fill(p, LARGE, me->rank, round, 0);
+		EXPECT_RC(me, phub_push_pull(me->phub, 0, p.at, p.at, 0), 0);
+		EXPECT_RC(me, phub_wait(me->phub, 0, PHUB_TIMEOUT_DEFAULT), 0);
+		EXPECT(me, device_sums(p, LARGE, me->world, round, 0));
+	}
+	member_leave(me);
+	device_give(true, p);
+	EXPECT(me, pieces == 2);
+}
+
+static void copies_of_neighbours_are_joined(void **state)
+{
+	unsigned before;
+
+	device_load();
+	before = cuda->copies;
+	device_run(*state, 2, PATIENCE, pieces_script);
+	assert_true(device_real() || cuda->copies == before + 2 * 2 * 2 * ROUNDS);
+}
+
 /* ---- contexts ---- */
 
 static void current_script(struct member *me)
@@ -481,6 +513,35 @@ static void halves_script(struct member *me)
 static void broadcasts_and_halves_of_rounds_too(void **state)
 {
 	device_run(*state, 2, PATIENCE, halves_script);
+}
+
+/* The root of a broadcast gets its weights back where a quorum may have gone on from them. */
+static void weights_script(struct member *me)
+{
+	struct phub_options o;
+	struct place p;
+
+	member_options(me, &o);
+	o.optimizer = PHUB_SGD;
+	o.quorum = 1;
+	EXPECT_RC(me, member_connect(me, &o), 0);
+	device_start(me);
+	for (unsigned key = 0; key < 3; key++) {
+		p = device_take(me, true, device_elements(key));
+		device_fill(p, device_elements(key), me->rank, 3, key);
+		EXPECT_RC(me, phub_broadcast(me->phub, (int)key, p.at, 0), 0);
+		EXPECT_RC(me, phub_wait(me->phub, (int)key, PHUB_TIMEOUT_DEFAULT), 0);
+		device_get(p);
+		for (unsigned i = 0; i < device_elements(key); i++)
+			EXPECT(me, p.here[i] == device_value(0, 3, key, i));
+		device_give(true, p);
+	}
+	member_leave(me);
+}
+
+static void weights_come_back_to_their_root(void **state)
+{
+	device_run(*state, 2, PATIENCE, weights_script);
 }
 
 /* ---- sparse keys ---- */
@@ -705,9 +766,11 @@ const struct CMUnitTest exchange_device_cases[] = {
 	cmocka_unit_test(memory_of_a_gpu_is_copied_by_it),
 	cmocka_unit_test(copies_that_are_done_at_once_are_seen),
 	cmocka_unit_test(memory_of_no_context_uses_the_primary_one),
+	cmocka_unit_test(copies_of_neighbours_are_joined),
 	cmocka_unit_test(a_context_of_the_caller_stays_current),
 	cmocka_unit_test(sums_have_the_bits_of_those_of_host_memory),
 	cmocka_unit_test(broadcasts_and_halves_of_rounds_too),
+	cmocka_unit_test(weights_come_back_to_their_root),
 	cmocka_unit_test(sparse_keys_go_through_the_host),
 	cmocka_unit_test(no_copy_runs_after_leaving),
 	cmocka_unit_test(a_copy_that_fails_ends_the_session),
