@@ -7,9 +7,10 @@
  * may come back as memory of another kind, and nothing would tell. Only "there is no CUDA here" is remembered, until
  * the process loads another library.
  *
- * Copies run on a stream of our own, in the order in which they were begun. Chunks are small for a copy engine, so
- * those of a key that lie side by side are joined into pieces; behind a piece comes an event, and what was begun before
- * an event is done when it is.
+ * Copies run on streams of our own, those to the device and those from it at once, each in the order in which they were
+ * begun: on one stream an engine would wait for the other. Chunks are small for a copy engine, so those of a key that
+ * lie side by side are joined into pieces; behind a piece comes an event, and what was begun before an event on its
+ * stream is done when it is.
  */
 #include "client/device.h"
 
@@ -238,21 +239,28 @@ struct device_piece {
 	char *to;
 	const char *from;
 	size_t bytes;
-	bool store; /* to the device */
 };
 
-struct device {
-	struct device *next;
-	void *context, *stream;
-	int ordinal;
-	bool primary; /* the context was retained by us */
+/* Copies of one direction. */
+struct device_way {
+	void *stream;
 	struct device_piece piece;
-	void **cookies; /* [cookies_max] a ring, the oldest copy first */
-	uint32_t cookies_max, cookie_first, cookie_count;
+	void **cookies; /* [devices.copies_max] a ring, the oldest copy first */
+	uint32_t cookie_first, cookie_count;
 	uint32_t ready;                         /* the first so many are done */
 	uint32_t unmarked;                      /* the last so many have no event behind them yet */
 	struct device_mark marks[DEVICE_MARKS]; /* a ring; events are made when they are needed first */
 	uint32_t mark_first, mark_count;
+};
+
+enum { DEVICE_FETCH, DEVICE_STORE, DEVICE_WAYS };
+
+struct device {
+	struct device *next;
+	void *context;
+	int ordinal;
+	bool primary; /* the context was retained by us */
+	struct device_way ways[DEVICE_WAYS];
 };
 
 static void devices_fail(struct devices *d, int error, const char *what)
@@ -261,7 +269,7 @@ static void devices_fail(struct devices *d, int error, const char *what)
 		err_set(&d->failure, -EIO, "CUDA cannot %s: %s", what, device_says(error));
 }
 
-static int device_enter(struct device *v)
+static int device_enter(const struct device *v)
 {
 	return device_api()->context_push(v->context);
 }
@@ -269,48 +277,61 @@ static int device_enter(struct device *v)
 static void device_free(struct device *v)
 {
 	const struct cuda *cuda = device_api();
+	bool entered = v->context && device_enter(v) == CUDA_OK;
 
-	if (v->context && device_enter(v) == CUDA_OK) {
-		for (unsigned i = 0; i < DEVICE_MARKS; i++)
-			if (v->marks[i].event)
-				cuda->event_destroy(v->marks[i].event);
-		if (v->stream)
-			cuda->stream_destroy(v->stream);
-		device_leave();
+	for (struct device_way *w = v->ways; w < v->ways + DEVICE_WAYS; w++) {
+		for (unsigned i = 0; entered && i < DEVICE_MARKS; i++)
+			if (w->marks[i].event)
+				cuda->event_destroy(w->marks[i].event);
+		if (entered && w->stream)
+			cuda->stream_destroy(w->stream);
+		free(w->cookies);
 	}
+	if (entered)
+		device_leave();
 	if (v->primary)
 		cuda->context_release(v->ordinal);
-	free(v->cookies);
 	free(v);
+}
+
+/* Its streams, in its context. An error of CUDA. */
+static int device_open(struct device *v)
+{
+	const struct cuda *cuda = device_api();
+	int rc = device_enter(v);
+
+	if (rc != CUDA_OK)
+		return rc;
+	for (struct device_way *w = v->ways; w < v->ways + DEVICE_WAYS && rc == CUDA_OK; w++) {
+		rc = cuda->stream_create(&w->stream, CUDA_STREAM_NON_BLOCKING);
+		if (rc == CUDA_OK)
+			rc = cuda->event_create(&w->marks[0].event, CUDA_EVENT_NO_TIMING);
+	}
+	device_leave();
+	return rc;
 }
 
 static int device_create(uint32_t copies_max, const struct device_place *place, struct device **out, struct err *e)
 {
-	const struct cuda *cuda = device_api();
 	struct device *v = calloc(1, sizeof(*v));
+	bool room = v != NULL;
 	int rc = CUDA_OK;
 
-	if (v)
-		v->cookies = calloc(copies_max, sizeof(*v->cookies));
-	if (!v || !v->cookies) {
-		free(v);
+	for (unsigned i = 0; room && i < DEVICE_WAYS; i++)
+		room = (v->ways[i].cookies = calloc(copies_max, sizeof(*v->ways[i].cookies))) != NULL;
+	if (!room) {
+		if (v)
+			device_free(v);
 		return err_set(e, -ENOMEM, "no memory for copies from and to a GPU");
 	}
-	v->cookies_max = copies_max;
 	v->context = place->context;
 	v->ordinal = place->ordinal;
 	if (!v->context) {
-		rc = cuda->context_retain(&v->context, v->ordinal);
+		rc = device_api()->context_retain(&v->context, v->ordinal);
 		v->primary = rc == CUDA_OK;
 	}
 	if (rc == CUDA_OK)
-		rc = device_enter(v);
-	if (rc == CUDA_OK) {
-		rc = cuda->stream_create(&v->stream, CUDA_STREAM_NON_BLOCKING);
-		if (rc == CUDA_OK)
-			rc = cuda->event_create(&v->marks[0].event, CUDA_EVENT_NO_TIMING);
-		device_leave();
-	}
+		rc = device_open(v);
 	if (rc == CUDA_OK) {
 		*out = v;
 		return 0;
@@ -369,84 +390,85 @@ void devices_unpin(struct devices *d)
 /* ---- copies ---- */
 
 /* Begins what was joined. In the device's context. */
-static void device_begin(struct devices *d, struct device *v)
+static void device_begin(struct devices *d, const struct device *v, struct device_way *w)
 {
 	const struct cuda *cuda = device_api();
-	struct device_piece *p = &v->piece;
+	struct device_piece *p = &w->piece;
 	int rc = CUDA_OK;
 
-	if (p->bytes && p->store)
-		rc = cuda->copy_to_device((uintptr_t)p->to, p->from, p->bytes, v->stream);
+	if (p->bytes && w == &v->ways[DEVICE_STORE])
+		rc = cuda->copy_to_device((uintptr_t)p->to, p->from, p->bytes, w->stream);
 	else if (p->bytes)
-		rc = cuda->copy_to_host(p->to, (uintptr_t)p->from, p->bytes, v->stream);
+		rc = cuda->copy_to_host(p->to, (uintptr_t)p->from, p->bytes, w->stream);
 	p->bytes = 0;
 	if (rc != CUDA_OK)
 		devices_fail(d, rc, "copy from or to a GPU");
 }
 
 /* Puts an event behind all that was begun; when all events are under way, the next one will do. */
-static void device_mark(struct devices *d, struct device *v)
+static void device_mark(struct devices *d, struct device_way *w)
 {
 	const struct cuda *cuda = device_api();
-	struct device_mark *mark = &v->marks[(v->mark_first + v->mark_count) % DEVICE_MARKS];
+	struct device_mark *mark = &w->marks[(w->mark_first + w->mark_count) % DEVICE_MARKS];
 	int rc = CUDA_OK;
 
-	if (v->unmarked == 0 || v->mark_count == DEVICE_MARKS)
+	if (w->unmarked == 0 || w->mark_count == DEVICE_MARKS)
 		return;
 	if (!mark->event)
 		rc = cuda->event_create(&mark->event, CUDA_EVENT_NO_TIMING);
 	if (rc == CUDA_OK)
-		rc = cuda->event_record(mark->event, v->stream);
+		rc = cuda->event_record(mark->event, w->stream);
 	if (rc != CUDA_OK) {
 		devices_fail(d, rc, "record an event");
 		return;
 	}
-	mark->copies = v->unmarked;
-	v->mark_count++;
-	v->unmarked = 0;
+	mark->copies = w->unmarked;
+	w->mark_count++;
+	w->unmarked = 0;
 }
 
 /* Begins the piece and marks it. */
-static void device_flush(struct devices *d, struct device *v, bool mark)
+static void device_flush(struct devices *d, const struct device *v, struct device_way *w, bool mark)
 {
 	int rc;
 
-	if (v->piece.bytes == 0 && (!mark || v->unmarked == 0))
+	if (w->piece.bytes == 0 && (!mark || w->unmarked == 0))
 		return;
 	rc = device_enter(v);
 	if (rc != CUDA_OK) {
 		devices_fail(d, rc, "enter its context");
 		return;
 	}
-	device_begin(d, v);
+	device_begin(d, v, w);
 	if (mark)
-		device_mark(d, v);
+		device_mark(d, w);
 	device_leave();
 }
 
 void devices_flush(struct devices *d)
 {
 	for (struct device *v = d->first; v && d->copies; v = v->next)
-		device_flush(d, v, true);
+		for (unsigned i = 0; i < DEVICE_WAYS; i++)
+			device_flush(d, v, &v->ways[i], true);
 }
 
-static void device_copy(struct devices *d, struct device *v, const struct device_piece *add, void *cookie)
+static void device_copy(
+	struct devices *d, const struct device *v, struct device_way *w, const struct device_piece *add, void *cookie)
 {
-	struct device_piece *p = &v->piece;
+	struct device_piece *p = &w->piece;
 
-	if (p->bytes && p->owner == add->owner && p->store == add->store && p->to + p->bytes == add->to &&
-		p->from + p->bytes == add->from) {
+	if (p->bytes && p->owner == add->owner && p->to + p->bytes == add->to && p->from + p->bytes == add->from) {
 		p->bytes += add->bytes;
 	} else {
-		device_flush(d, v, false);
+		device_flush(d, v, w, false);
 		*p = *add;
 	}
-	v->cookies[(v->cookie_first + v->cookie_count) % v->cookies_max] = cookie;
-	v->cookie_count++;
-	v->unmarked++;
+	w->cookies[(w->cookie_first + w->cookie_count) % d->copies_max] = cookie;
+	w->cookie_count++;
+	w->unmarked++;
 	d->copies++;
 	if (p->bytes >= DEVICE_PIECE_BYTES)
-		device_flush(d, v, true);
+		device_flush(d, v, w, true);
 }
 
 void device_fetch(struct devices *d, struct device *device, void *host, const void *from, size_t bytes,
@@ -454,21 +476,21 @@ void device_fetch(struct devices *d, struct device *device, void *host, const vo
 {
 	const struct device_piece add = {.owner = owner, .to = host, .from = from, .bytes = bytes};
 
-	device_copy(d, device, &add, cookie);
+	device_copy(d, device, &device->ways[DEVICE_FETCH], &add, cookie);
 }
 
 void device_store(struct devices *d, struct device *device, void *to, const void *host, size_t bytes, const void *owner,
 	void *cookie)
 {
-	const struct device_piece add = {.owner = owner, .to = to, .from = host, .bytes = bytes, .store = true};
+	const struct device_piece add = {.owner = owner, .to = to, .from = host, .bytes = bytes};
 
-	device_copy(d, device, &add, cookie);
+	device_copy(d, device, &device->ways[DEVICE_STORE], &add, cookie);
 }
 
 /* Asks the oldest event. */
-static void device_ask(struct devices *d, struct device *v)
+static void device_ask(struct devices *d, const struct device *v, struct device_way *w)
 {
-	struct device_mark *mark = &v->marks[v->mark_first];
+	struct device_mark *mark = &w->marks[w->mark_first];
 	int rc = device_enter(v);
 
 	if (rc == CUDA_OK) {
@@ -481,57 +503,74 @@ static void device_ask(struct devices *d, struct device *v)
 		devices_fail(d, rc, "finish a copy from or to a GPU");
 		return;
 	}
-	v->ready += mark->copies;
-	v->mark_first = (v->mark_first + 1) % DEVICE_MARKS;
-	v->mark_count--;
+	w->ready += mark->copies;
+	w->mark_first = (w->mark_first + 1) % DEVICE_MARKS;
+	w->mark_count--;
+}
+
+/* The cookie of the oldest copy this way, when that is done; else NULL. */
+static void *device_done(struct devices *d, const struct device *v, struct device_way *w)
+{
+	void *cookie;
+
+	if (w->ready == 0 && w->mark_count > 0)
+		device_ask(d, v, w);
+	if (w->ready == 0)
+		return NULL;
+	cookie = w->cookies[w->cookie_first];
+	w->cookie_first = (w->cookie_first + 1) % d->copies_max;
+	w->cookie_count--;
+	w->ready--;
+	d->copies--;
+	return cookie;
 }
 
 void *devices_done(struct devices *d)
 {
-	for (struct device *v = d->first; v && d->failure.code == 0; v = v->next) {
-		void *cookie;
+	for (struct device *v = d->first; v; v = v->next)
+		for (unsigned i = 0; i < DEVICE_WAYS && d->failure.code == 0; i++) {
+			void *cookie = device_done(d, v, &v->ways[i]);
 
-		if (v->ready == 0 && v->mark_count > 0)
-			device_ask(d, v);
-		if (v->ready == 0)
-			continue;
-		cookie = v->cookies[v->cookie_first];
-		v->cookie_first = (v->cookie_first + 1) % v->cookies_max;
-		v->cookie_count--;
-		v->ready--;
-		d->copies--;
-		return cookie;
-	}
+			if (cookie)
+				return cookie;
+		}
 	return NULL;
 }
 
 int device_store_now(struct device *device, void *to, const void *host, size_t bytes, struct err *e)
 {
 	const struct cuda *cuda = device_api();
+	void *stream = device->ways[DEVICE_STORE].stream;
 	int rc = device_enter(device);
 
 	if (rc == CUDA_OK) {
-		rc = cuda->copy_to_device((uintptr_t)to, host, bytes, device->stream);
+		rc = cuda->copy_to_device((uintptr_t)to, host, bytes, stream);
 		if (rc == CUDA_OK)
-			rc = cuda->stream_synchronize(device->stream);
+			rc = cuda->stream_synchronize(stream);
 		device_leave();
 	}
 	return rc == CUDA_OK ? 0 : err_set(e, -EIO, "CUDA cannot copy to a GPU: %s", device_says(rc));
 }
 
+/* Blocks until no copy runs this way, and forgets them. */
+static void device_drain(const struct device *v, struct device_way *w)
+{
+	if (w->cookie_count > 0 && device_enter(v) == CUDA_OK) {
+		device_api()->stream_synchronize(w->stream);
+		device_leave();
+	}
+	w->piece.bytes = 0;
+	w->cookie_count = 0;
+	w->ready = 0;
+	w->unmarked = 0;
+	w->mark_count = 0;
+}
+
 void devices_drain(struct devices *d)
 {
-	for (struct device *v = d->first; v; v = v->next) {
-		if (v->cookie_count > 0 && device_enter(v) == CUDA_OK) {
-			device_api()->stream_synchronize(v->stream);
-			device_leave();
-		}
-		v->piece.bytes = 0;
-		v->cookie_count = 0;
-		v->ready = 0;
-		v->unmarked = 0;
-		v->mark_count = 0;
-	}
+	for (struct device *v = d->first; v; v = v->next)
+		for (unsigned i = 0; i < DEVICE_WAYS; i++)
+			device_drain(v, &v->ways[i]);
 	d->copies = 0;
 }
 

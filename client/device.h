@@ -23,7 +23,7 @@ enum {
 	DEVICE_PIECE_BYTES = 1 << 20,
 };
 
-/* A context of CUDA: its stream, and the copies that run there. */
+/* A context of CUDA: its streams, one each way, and the copies that run there. */
 struct device;
 
 /* Where an address lies. */

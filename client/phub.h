@@ -17,11 +17,12 @@
  * which the handle is gone. A progress thread of the library works between calls (see phub_options.no_thread).
  *
  * GPUs. Where the process has loaded CUDA, memory to exchange may be a GPU's (managed and pinned memory is the host's).
- * The GPU copies it from and to memory of the library, which is pinned for that, on a stream of the library's own: what
+ * The GPU copies it from and to memory of the library, which is pinned for that, on streams of the library's own: what
  * the caller's streams still do with src or dst must be done before the call that begins the round; once its wait has
- * returned any stream may use dst. phub_mem_register() can spare the copy. This library neither links nor loads nor
- * initializes CUDA; it looks for it when a round begins and none is in flight, so a process that loads CUDA later than
- * phub_start() waits for its rounds before it hands over the first such pointer. -EIO tells what CUDA said.
+ * returned any stream may use dst. Contexts that it meets outlive the key table. phub_mem_register() can spare the
+ * copy. This library neither links nor loads nor initializes CUDA; it looks for it when a round begins and none is in
+ * flight, so a process that loads CUDA later than phub_start() waits for its rounds before it hands over the first such
+ * pointer. -EIO tells what CUDA said.
  *
  * Fork. A child that was forked after phub_connect() holds no part of the connection: its calls
  * return -EPERM, and it may phub_close() the handle or just exit.

@@ -32,7 +32,7 @@ def wire_dtype(tensor: torch.Tensor, name: str) -> int:
 
 def settle(tensors: Iterable[torch.Tensor]) -> None:
     """Before the library gets them: blocks until their GPUs have done what was asked of them on this thread's current streams. The
-    library copies on a stream of its own, which waits for no other. What it has copied is there for all streams when its wait() ends."""
+    library copies on streams of its own, which wait for no other. What it has copied is there for all streams when its wait() ends."""
     for device in {tensor.device for tensor in tensors if tensor.is_cuda}:
         torch.cuda.current_stream(device).synchronize()
 
