@@ -9,10 +9,11 @@ starts a box and five of these, with a scout that sets theta. At a box that runs
     build/phubd &
     torchrun --redirects 1 --tee 1 --nproc_per_node 5 deploy/demo/sites.py --skew 60 --theta 20
 
-(Only Debian 12's torch 1.13 needs --redirects and --tee.) --skew is how many percent of the images are dealt out by class,
-the rest by turns; with --drift they are dealt out anew on the way, and nothing tells the sites but their data. Rank 0 prints the accuracy of the mean of all sites' models on the test set, and what a site has sent in training:
-as the log has it, where there is one, and so as `phub scout compare` shows it; else what this site has. That mean is formed when
-all is over, for the score alone, and its bytes are told apart.
+(Only Debian 12's torch 1.13 needs --redirects and --tee.) --skew is how many percent of the images are dealt out by class, the
+rest by turns; with --drift they are dealt out anew on the way, and nothing tells the sites but their data. Rank 0 prints the
+accuracy of the mean of all sites' models on the test set, and what a site has sent in training: as the log has it, where there is
+one, and so as `phub scout compare` shows it; else what this site has. That mean is formed when all is over, for the score alone,
+and its bytes are told apart.
 
 With --checkpoint FILE each site saves its model and itself to FILE.RANK.STEP, the last two, and all go on from there when they were
 killed and are started again, as if nothing had been in between.
@@ -33,7 +34,8 @@ import torch.nn.functional as F
 import phub
 import phub.torch
 
-GRIDS = {"bsp": [1], "gaia": [0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3], "local": [1, 2, 5, 10, 20, 50, 100], "dgc": [0.1, 0.03, 0.01, 0.003, 0.001]}
+GRIDS = {"bsp": [1], "gaia": [0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3], "local": [1, 2, 5, 10, 20, 50, 100],
+         "dgc": [0.1, 0.03, 0.01, 0.003, 0.001]}
 FINE = {"gaia": [0, 0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.14, 0.2, 0.25, 0.3],  # scout+ need not try each
         "local": [1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 17, 20, 24, 28, 34, 40, 48, 56, 68, 80, 100]}  # fmt: skip
 POLICIES = ("fixed", "hill", "stochastic", "annealing", "scout+")
@@ -161,7 +163,8 @@ class Checkpoints:
         self.saved = torch.load(f"{self.path}.{self.step}") if self.step else {"model": None, "site": None}
 
     def steps(self):
-        return sorted(int(name.rsplit(".", 1)[1]) for name in glob.glob(f"{glob.escape(self.path)}.*") if name.rsplit(".", 1)[1].isdecimal())
+        return sorted(int(name.rsplit(".", 1)[1]) for name in glob.glob(f"{glob.escape(self.path)}.*")
+                      if name.rsplit(".", 1)[1].isdecimal())
 
     def save(self, step, net, site):
         if step % self.every:
@@ -198,7 +201,8 @@ def tried(net, images, labels):
     net.eval()
     outs = [(net(x), y) for x, y in zip(images.split(1000), labels.split(1000))]
     net.train()
-    return len(labels), sum(int((out.argmax(1) == y).sum()) for out, y in outs), sum(float(F.cross_entropy(out, y, reduction="sum")) for out, y in outs)
+    return (len(labels), sum(int((out.argmax(1) == y).sum()) for out, y in outs),
+            sum(float(F.cross_entropy(out, y, reduction="sum")) for out, y in outs))
 
 
 def score(net, images, labels):
@@ -246,12 +250,15 @@ def arguments():
     parser.add_argument("--drift", type=drift, default={}, metavar="STEP:PERCENT,...", help="another skew from a step on")
     parser.add_argument("--norm", choices=list(NORMS), default="group", help="normalization (%(default)s)")
     parser.add_argument("--algorithm", choices=list(GRIDS), default=given("PHUB_SCOUT_ALGORITHM", "local"), help="(%(default)s)")
-    parser.add_argument("--outer", choices=OUTERS, default="average", help="of local, what is made of the mean: nesterov is DiLoCo's (%(default)s)")
-    parser.add_argument("--theta", type=number(float, "numbers from 0 on", lambda x: 0 <= x < math.inf), help="the paper's; with a policy, where it begins")
+    parser.add_argument("--outer", choices=OUTERS, default="average",
+                        help="of local, what is made of the mean: nesterov is DiLoCo's (%(default)s)")
+    parser.add_argument("--theta", type=number(float, "numbers from 0 on", lambda x: 0 <= x < math.inf),
+                        help="the paper's; with a policy, where it begins")
     parser.add_argument("--policy", choices=POLICIES, default=given("PHUB_SCOUT_POLICY"), help="of a scout, which sets theta")
     parser.add_argument("--period", type=whole, default=50, help="steps between its decisions (%(default)s)")
     parser.add_argument("--steps", type=whole, default=STEPS, help="(%(default)s)")
-    parser.add_argument("--seed", type=number(int, "0 to 2^32", lambda x: 0 <= x <= 2**32), default=1, help="of weights, images and their order (%(default)s)")
+    parser.add_argument("--seed", type=number(int, "0 to 2^32", lambda x: 0 <= x <= 2**32), default=1,
+                        help="of weights, images and their order (%(default)s)")
     parser.add_argument("--checkpoint", metavar="FILE", help="of each site, FILE.RANK.STEP, which it goes on from")
     parser.add_argument("--every", type=whole, default=100, help="steps between checkpoints (%(default)s)")
     parser.add_argument("--log", help="of the run and the scout's decisions, lines of JSON")

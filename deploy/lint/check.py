@@ -14,6 +14,7 @@ import sys
 
 FILE_LINES_MAX = 800
 FUNCTION_LINES_MAX = 70
+PYTHON_COLUMNS_MAX = 160  # of texts, that are found as they are said; 140 else reads better
 LICENCE = "SPDX-License-Identifier: Apache-2.0"
 
 # Who may include whom. The first prefix that fits a file is its layer.
@@ -177,6 +178,9 @@ def check_file(root, path):
         check_names(path, code)
         check_functions(path, lines)
     elif path.endswith(".py"):
+        for number, line in enumerate(lines, 1):
+            if len(line) > PYTHON_COLUMNS_MAX:
+                complain(path, number, f"line of {len(line)} columns; at most {PYTHON_COLUMNS_MAX}")
         try:
             ast.parse(text, path)
         except SyntaxError as error:

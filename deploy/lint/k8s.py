@@ -128,12 +128,14 @@ CONTAINER = struct(
                            readOnlyRootFilesystem=one_of(True), capabilities=struct("drop", drop=one_of(["ALL"]))),
     startupProbe=PROBE, readinessProbe=PROBE, livenessProbe=PROBE,
     volumeMounts=each(struct("name mountPath", name=name, mountPath=text, readOnly=switch)))
-VOLUME = struct("name", name=name, configMap=struct("name", name=name), secret=struct("secretName defaultMode", secretName=name, defaultMode=mode),
+VOLUME = struct("name", name=name, configMap=struct("name", name=name),
+                secret=struct("secretName defaultMode", secretName=name, defaultMode=mode),
                 emptyDir=struct(sizeLimit=quantity))
 POD = struct(
     "containers securityContext automountServiceAccountToken", automountServiceAccountToken=one_of(False), enableServiceLinks=switch,
     terminationGracePeriodSeconds=number, restartPolicy=one_of("Always", "OnFailure", "Never"), nodeSelector=LABELS, hostNetwork=switch,
-    securityContext=struct("runAsNonRoot runAsUser runAsGroup seccompProfile", runAsNonRoot=one_of(True), runAsUser=number, runAsGroup=number,
+    securityContext=struct("runAsNonRoot runAsUser runAsGroup seccompProfile", runAsNonRoot=one_of(True), runAsUser=number,
+                           runAsGroup=number,
                            fsGroup=number, seccompProfile=struct("type", type=one_of("RuntimeDefault"))),
     topologySpreadConstraints=each(struct("maxSkew topologyKey whenUnsatisfiable labelSelector", maxSkew=number, topologyKey=text,
                                           whenUnsatisfiable=one_of("ScheduleAnyway", "DoNotSchedule"), labelSelector=SELECTOR)),
@@ -144,16 +146,19 @@ POLICY_PORTS = each(struct("protocol port", protocol=one_of("TCP", "UDP"), port=
 KINDS = {
     "ConfigMap": ("v1", struct("data", data=mapping(text))),
     "Service": ("v1", struct("spec", spec=struct(
-        "selector ports", clusterIP=one_of("None"), publishNotReadyAddresses=switch, internalTrafficPolicy=one_of("Local", "Cluster"), selector=LABELS,
+        "selector ports", clusterIP=one_of("None"), publishNotReadyAddresses=switch, internalTrafficPolicy=one_of("Local", "Cluster"),
+        selector=LABELS,
         ports=each(struct("name port targetPort", name=name, port=port, targetPort=name, protocol=one_of("TCP", "UDP")))))),
-    "StatefulSet": ("apps/v1", struct("spec", spec=struct("serviceName replicas selector template", serviceName=name, replicas=number, selector=SELECTOR,
+    "StatefulSet": ("apps/v1", struct("spec", spec=struct("serviceName replicas selector template", serviceName=name, replicas=number,
+                                                          selector=SELECTOR,
                                                           template=TEMPLATE))),
     "DaemonSet": ("apps/v1", struct("spec", spec=struct("selector template", selector=SELECTOR, template=TEMPLATE))),
     "Job": ("batch/v1", struct("spec", spec=struct("template", completionMode=one_of("Indexed"), completions=number, parallelism=number,
                                                    backoffLimit=number, template=TEMPLATE))),
     "NetworkPolicy": ("networking.k8s.io/v1", struct("spec", spec=struct(
         "podSelector policyTypes", podSelector=SELECTOR, policyTypes=each(one_of("Ingress", "Egress")),
-        ingress=each(struct("from ports", **{"from": PEER, "ports": POLICY_PORTS})), egress=each(struct("to ports", to=PEER, ports=POLICY_PORTS))))),
+        ingress=each(struct("from ports", **{"from": PEER, "ports": POLICY_PORTS})),
+        egress=each(struct("to ports", to=PEER, ports=POLICY_PORTS))))),
 }
 
 
@@ -250,7 +255,8 @@ def check_references(objects, known):
                 if p["targetPort"] not in ports:
                     complain(where, f"port '{p['name']}': no pod that it selects has a port '{p['targetPort']}'")
         elif document["kind"] == "NetworkPolicy":
-            peers = [peer["podSelector"]["matchLabels"] for rules, side in ((spec.get("ingress", []), "from"), (spec.get("egress", []), "to"))
+            peers = [peer["podSelector"]["matchLabels"]
+                     for rules, side in ((spec.get("ingress", []), "from"), (spec.get("egress", []), "to"))
                      for rule in rules for peer in rule[side] if "podSelector" in peer]
             for selector in [spec["podSelector"]["matchLabels"], *peers]:
                 if not any(selects(selector, template["metadata"]["labels"]) for _, template in templates):

@@ -138,6 +138,7 @@ plant - aggregation/kernels_simd.h 'vec f(vec a);'
 plant "no line" deploy/a.sh '#!/bin/sh' 'true'
 plant "SC2086" deploy/a.sh '#!/bin/sh' '# SPDX-License-Identifier: Apache-2.0' "ls \$1"
 plant "syntax" deploy/a.py 'def'
+plant "line of 161 columns" deploy/a.py "#$(printf '%160s' a)"
 plant "a.c: not laid out" phub/a.c 'int  a;'
 plant "a.c: not laid out" phub/a.c "/* $(printf 'word %.0s' {1..25})*/"
 plant "nullPointer" phub/control/a.c 'int f(void);' '' 'int f(void)' '{' '	int *a = 0;' '' '	return *a;' '}'

@@ -404,7 +404,8 @@ def tables(results, conditions):
     quick = " **QUICK=1: these numbers say nothing.**" if c["quick"] else ""
     return "\n".join([
         report.fill(f"{len(CPUS)} CPUs ({report.cpu_name()}), commit {c['commit']}, {c['date']}; {BYTES >> 20} MiB a round, MTU {MTU}; medians "
-                    f"of {c['runs']} runs that took turns (smallest - largest); {c['busy']:.2f} CPUs busy before the start.{busy}{quick}"), "",
+                    f"of {c['runs']} runs that took turns (smallest - largest); {c['busy']:.2f} CPUs busy before the start.{busy}{quick}"),
+                    "",
         *report.as_table(["device", "frames, GB/s", "counted by the kernel", "share of testpmd's", "gradients each way, GB/s",
                           "CPU s/GB, box and worker"], "lrrlrr",
                          [*shares(results, "memif"), *shares(results, ON_PACKET), *shares(results, ON_XDP, c["without_xdp"])]), "",

@@ -103,7 +103,8 @@ def measure(racks, case, way, rounds):
         else:
             homes = crew.boxes(way)
         workers = [crew.start(racks.worker(number, local), WORKER, f"url=phub://{address(homes[number])}:{PORT}/model", f"rank={rank}",
-                              f"world={racks.shape.world}", f"keys=a:{case.bytes // 4}", f"rounds={rounds}", "transport=tcp", "optimizer=none")
+                              f"world={racks.shape.world}", f"keys=a:{case.bytes // 4}", f"rounds={rounds}", "transport=tcp",
+                              "optimizer=none")
                    for rank, (number, local) in enumerate(racks.shape.places())]
         for worker in workers:
             read_events(worker, "started")

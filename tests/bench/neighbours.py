@@ -167,7 +167,8 @@ def table(lines, c):
         report.fill(f"{len(CPUS)} CPUs ({report.cpu_name()}), commit {c['commit']}, {c['date']}; a box of one core, pinned; medians of "
                     f"{c['runs']} runs that took turns (smallest - largest); the watched job rests 2 ms after each round of 400 kB, "
                     f"its neighbour {kinds}. *Without a CPU*: how much longer in each round the watched worker was ready to run while another "
-                    f"process had the CPU that all workers share (schedstat), which on a machine of its own it is not. {c['busy']:.2f} CPUs busy before the start.{busy}{quick}"), "",
+                    f"process had the CPU that all workers share (schedstat), which on a machine of its own it is not. {c['busy']:.2f} "
+                    f"CPUs busy before the start.{busy}{quick}"), "",
         *report.as_table(["over", "the neighbour", "rounds/s alone", "beside it", "kept", "µs without a CPU", "kept but for that",
                            "the neighbour's GB/s"], "llrrrrrr", rows(lines)), ""])
 

@@ -116,7 +116,8 @@ def jobs(rows):
     sized = {"smoke": [("", 200_000)], "quick": [("", 8_000_000)],
              "full": [("", 16_000_000), ("resnet-50", MODEL_BYTES["resnet-50"]), ("alexnet", MODEL_BYTES["alexnet"])]}[rows]
     return [exchange(rows, transport, 2, nbytes, jobs=count, model=model)
-            for model, nbytes in sized for transport in ("shm", "tcp") for count in {"smoke": (1, 4), "quick": (1, 4, 8), "full": (1, 2, 4, 8)}[rows]]
+            for model, nbytes in sized for transport in ("shm", "tcp")
+            for count in {"smoke": (1, 4), "quick": (1, 4, 8), "full": (1, 2, 4, 8)}[rows]]
 
 
 # ---- measuring ----

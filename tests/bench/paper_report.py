@@ -203,7 +203,8 @@ class Chunks:
                 key = {"transport": transport, "chunk": size << 10}
                 paper = PAPER_CHUNKS.get(size)
                 yield [transport, f"{size} KiB", span(self.r.spread("chunks", "rounds_per_s", **key)), f"{relative.median:.0%}",
-                       f"{paper / max(PAPER_CHUNKS.values()):.0%}" if paper else "-", number(self.cpu(transport, size).median), f"`{self.r.command('chunks', **key)}`"]
+                       f"{paper / max(PAPER_CHUNKS.values()):.0%}" if paper else "-", number(self.cpu(transport, size).median),
+                       f"`{self.r.command('chunks', **key)}`"]
 
     def draw(self, pyplot):
         figure, (left, right) = pyplot.subplots(1, 2, figsize=(11, 4.4), layout="constrained")
@@ -308,7 +309,8 @@ class Fused:
             streamed, separate = self.relative("fused, streamed", **key), self.relative("separate, cached", **key)
             if streamed:
                 paper = PAPER_STREAMED["cached"] / PAPER_STREAMED["streamed"]
-                yield [f"weights and state stored cached beside copied out past the caches, {name}", times(paper), times(1 / streamed.median),
+                yield [f"weights and state stored cached beside copied out past the caches, {name}", times(paper),
+                       times(1 / streamed.median),
                        verdict(1 / streamed.median, paper)]
             if separate:
                 yield [f"fused beside separate optimizer, {name}", "faster", times(1 / separate.median),
@@ -350,7 +352,8 @@ class Fused:
 class Jobs:
     """Jobs at once."""
     name, title = "jobs", "Jobs at once on one box"
-    heads, align = ["each job", "over", "jobs", "rounds/s, all jobs", "beside 1 job", "smallest share", "largest share", "box CPU s/GB", "command"], "llrrrrrrl"
+    heads, align = ["each job", "over", "jobs", "rounds/s, all jobs", "beside 1 job", "smallest share", "largest share", "box CPU s/GB",
+                    "command"], "llrrrrrrl"
 
     def __init__(self, records):
         self.r = records

@@ -48,7 +48,8 @@ def seen(point, answer):
     """What bench exchange measured, in the plan's words."""
     if answer["errors"]:
         raise Failure(f"{point.name}: {answer['errors']} wrong sums")
-    return {"exchanges_per_s": answer["rounds_per_s"], "box_cpu_s_per_gb": answer["box_cpu_s_per_gb"], "cpu_s_per_gb": answer["cpu_s_per_gb"]}
+    return {"exchanges_per_s": answer["rounds_per_s"], "box_cpu_s_per_gb": answer["box_cpu_s_per_gb"],
+            "cpu_s_per_gb": answer["cpu_s_per_gb"]}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -217,7 +218,8 @@ def write(results, which, judge, runs, seconds):
     kind = f"judged by {judge}" if which == "full" else "a smoke test"
     text = [MARKS[0],
             f"{CPUS} CPUs ({report.cpu_name()}), commit {commit()}; `tests/bench/plan_check.py`, {seconds:.0f} s, medians of "
-            f"{runs} runs, points and calibrations taking turns, {kind}; (smallest to largest). CPU: seconds per GB, of the box where its cores limit, else of box and workers.", "",
+            f"{runs} runs, points and calibrations taking turns, {kind}; (smallest to largest). CPU: seconds per GB, of the box where its "
+            "cores limit, else of box and workers.", "",
             *report.as_table(["exchange", "limit", "planned /s", "measured /s", "planned / measured", "CPU, the same", "verdict"],
                              "llrrrrl", table), "",
             "The paper's box, all workers together (from posters, read by eye, a model of about ResNet-18's size; planned: what its "

@@ -141,7 +141,8 @@ def conditions(results):
 
 
 def tables(results):
-    return [*conditions(results), "", *exchange_table(results), *report.recipe_list(results.recipes), "", "What is to be reached:", "", *Claims(results).table()]
+    return [*conditions(results), "", *exchange_table(results), *report.recipe_list(results.recipes), "", "What is to be reached:", "",
+            *Claims(results).table()]
 
 
 # ---- the picture ----

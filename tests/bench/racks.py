@@ -38,7 +38,8 @@ from systems import BUILD, CPUS, OUT, Failure, Place, asked, busy_since, cpu_tic
 
 WORKERS = 2  # of each rack
 # (racks, oversubscribed)
-SHAPES = {"smoke": [(3, 1), (2, 4)], "quick": [(2, 1), (4, 1), (4, 4), (4, 8)], "full": [(racks, over) for racks in (2, 4, 8) for over in (1, 4, 8)]}
+SHAPES = {"smoke": [(3, 1), (2, 4)], "quick": [(2, 1), (4, 1), (4, 4), (4, 8)],
+          "full": [(racks, over) for racks in (2, 4, 8) for over in (1, 4, 8)]}
 BYTES = {"smoke": 500_000, "quick": 2_000_000, "full": 2_000_000}
 RUN_S, ROUNDS_MAX = {"smoke": 0.2, "quick": 1.0, "full": 1.5}, 8  # measured rounds of a run
 LONG_S = 2
@@ -147,7 +148,8 @@ class RacksGloo(rack.RackGloo):
 
     def _start(self, row, start):
         (*words, _), environment = super()._start(row, start)
-        return [*words[:-2], address(0, 0), words[-1], ",".join(self.rack.worker(*place) for place in self.rack.shape.places())], environment
+        return [*words[:-2], address(0, 0), words[-1],
+                ",".join(self.rack.worker(*place) for place in self.rack.shape.places())], environment
 
 
 def enter(names, host, *command):
@@ -271,9 +273,11 @@ def measure_shape(log, which, runs, shape):
 def measure_all(which, runs, mbit, resume):
     began = time.monotonic()
     os.makedirs(OUT / "bench", exist_ok=True)
-    log = Log(OUT / "racks.jsonl", {"section": "conditions", "runs": runs, "rows": which, "mbit": mbit, "workers": WORKERS, "bytes": BYTES[which],
+    log = Log(OUT / "racks.jsonl",
+              {"section": "conditions", "runs": runs, "rows": which, "mbit": mbit, "workers": WORKERS, "bytes": BYTES[which],
                                     "busy": cpus_busy(), "load": os.getloadavg()[0], "cpus": CPUS, "cpu": report.cpu_name(),
-                                    "kernel": os.uname().release, "commit": commit(), "date": time.strftime("%Y-%m-%d", time.gmtime())}, resume)
+                                    "kernel": os.uname().release, "commit": commit(), "date": time.strftime("%Y-%m-%d", time.gmtime())},
+              resume)
     for racks, over in SHAPES[which]:
         measure_shape(log, which, runs, Shape((WORKERS,) * racks, mbit, over))
     racks_train.measure(log, which, runs, say)

@@ -104,7 +104,8 @@ def speeds(records):
                 continue
             floors = {name: floor_ms(name, racks, c["workers"], c["mbit"], over, c["bytes"]) for name in (system, best)}
             beside = records.ratios("exchange", "round_ms", {"system": system, **shape}, {"system": best, **shape})
-            yield [str(racks), f"{over}:1", system, report.span(ms), f"{floors[system]:.0f}" if system in WAYS else f"{floors[system]:.0f}, a ring",
+            yield [str(racks), f"{over}:1", system, report.span(ms),
+                   f"{floors[system]:.0f}" if system in WAYS else f"{floors[system]:.0f}, a ring",
                    "-" if system == best or not beside else f"{times(beside.median)} ({beside.min:.2f} to {beside.max:.2f})",
                    "-" if system == best else times(floors[system] / floors[best]),
                    f"{records.busy('exchange', system=system, **shape).median:.2f}"]
@@ -115,7 +116,8 @@ def speed_ups(records):
     for racks, over in records.shapes():
         shape = {"racks": racks, "oversubscribed": over}
         best = best_way(records, **shape)
-        found = [records.ratios("exchange", "round_ms", {"system": other, **shape}, {"system": best, **shape}) for other in ("flat", *PEERS)]
+        found = [records.ratios("exchange", "round_ms", {"system": other, **shape}, {"system": best, **shape})
+                 for other in ("flat", *PEERS)]
         if best:
             yield [str(racks), f"{over}:1", best,
                    *(f"{times(one.median)} ({one.min:.2f} to {one.max:.2f})" if one else "-" for one in found)]
@@ -125,7 +127,8 @@ def peers_text(records):
     lines = {}
     for line in records.of("exchange"):
         if line["is_peer"]:
-            lines.setdefault((line["system"], line["recipe"]), {}).setdefault(line["how"], []).append(f"{line['racks']} racks {line['oversubscribed']}:1")
+            lines.setdefault((line["system"], line["recipe"]),
+                             {}).setdefault(line["how"], []).append(f"{line['racks']} racks {line['oversubscribed']}:1")
     if not lines:
         return []
     text = ["", "What the peers ran, each the best of its settings in a trial; an `echo` is an order, to be piped into its processes:", ""]
@@ -139,11 +142,13 @@ def exchange_text(records):
     about = (f"{ran_on(c, records.end, 'bench-racks')} Medians of {c['runs']} runs that took turns (smallest to largest). A model of "
              f"{c['bytes'] / 1e6:g} MB, all-reduced as fp32, sums checked; {c['workers']} workers in each rack with links of {c['mbit']} Mbit/s of their own, "
              "boxes of one core; cubic for all.")
-    return [fill(about), "", *as_table(["racks", "way", "uplink of the root's rack, models a round (as it must be)", "of the others"], "rlrr", traffic(records)),
+    return [fill(about), "", *as_table(["racks", "way", "uplink of the root's rack, models a round (as it must be)", "of the others"],
+                                       "rlrr", traffic(records)),
             "", fill("An uplink carries what the links of its rack's workers do together (1:1), or a part of that. `links allow`: the time in which the "
                      "busiest link carries what it must, and behind it how many times the best way's that is; a peer's is that of a ring of all "
                      "workers, rack by rack. CPUs: all that were busy meanwhile, whoever used them."), "",
-            *as_table(["racks", "uplinks", "way", "ms a round", "links allow", "beside the best way", "as links allow it", "CPUs busy"], "rrlrrrrr", speeds(records)),
+            *as_table(["racks", "uplinks", "way", "ms a round", "links allow", "beside the best way", "as links allow it", "CPUs busy"],
+                      "rrlrrrrr", speeds(records)),
             "", "Speed-up of the best way, medians of the ratios within runs (smallest to largest):", "",
             *as_table(["racks", "uplinks", "best way", "over flat", *(f"over {peer}'s" for peer in PEERS)], "rrlrrr", speed_ups(records)),
             *peers_text(records)]
@@ -173,7 +178,8 @@ def train_rows(records):
         for racks in sorted({line["racks"] for line in records.of("train", model=model)}):
             key = {"model": model, "racks": racks, "oversubscribed": 1, "chunk": 0}
             one = racks == 1
-            yield [TITLES[model], str(racks), "-" if one else f"{PAPER[model][racks]}", "-" if one else percents(overhead(records, model, racks)),
+            yield [TITLES[model], str(racks), "-" if one else f"{PAPER[model][racks]}",
+                   "-" if one else percents(overhead(records, model, racks)),
                    *("-" if one else percents(overhead(records, model, racks, over, chunk)) for _, over, chunk in columns(records)),
                    *(number(records.spread("train", name, **key).median) for name in ("step_ms", "exchange_ms", "compute_ms")),
                    f"{records.busy('train', **key).median:.2f}"]
@@ -200,12 +206,17 @@ def train_text(records):
     c = records.conditions
     chunks = " `whole tensors`: with chunks of 2 MiB, which hold any tensor." if records.of("train", chunk=WHOLE) else ""
     over = ", or that over 4" if records.of("train", oversubscribed=4) else ""
-    about = (f"Racks of {TRAIN_WORKERS} workers, sharded over their boxes; overhead: of a step on K racks over the median on one rack, in percent. `phub bench train "
-             f"--schedule fifo --optimizer nesterov` computes as long as the paper's batch of 32 ({' and '.join(f'{ms} ms' for ms in COMPUTE_MS.values())}), to scale: links "
-             f"of {MBIT} Mbit/s, 1/{SLOWER} of the {FULL_MBIT // 1000} Gbit/s that are assumed for the paper's; tensors of 1/{CUT} of torchvision's elements; chunks stay at 32 KiB, "
-             f"which is that much coarser; all times are {SLOWER / CUT:g} times those at full size. An uplink is worth {UPLINK_WORKERS} links, as many as workers in a rack of the paper's{over}."
+    about = (f"Racks of {TRAIN_WORKERS} workers, sharded over their boxes; overhead: of a step on K racks over the median on one rack, in "
+             "percent. `phub bench train "
+             "--schedule fifo --optimizer nesterov` computes as long as the paper's batch of 32 "
+             f"({' and '.join(f'{ms} ms' for ms in COMPUTE_MS.values())}), to scale: links "
+             f"of {MBIT} Mbit/s, 1/{SLOWER} of the {FULL_MBIT // 1000} Gbit/s that are assumed for the paper's; tensors of 1/{CUT} of "
+             "torchvision's elements; chunks stay at 32 KiB, "
+             f"which is that much coarser; all times are {SLOWER / CUT:g} times those at full size. An uplink is worth {UPLINK_WORKERS} "
+             f"links, as many as workers in a rack of the paper's{over}."
              f"{chunks} ms and CPUs: at 1:1. {c['runs']} runs of each point took turns.")
-    heads = ["model", "racks", "paper's overhead, %", "here, %", *(f"{title}, %" for title, _, _ in columns(records)), "ms a step", "exchange alone",
+    heads = ["model", "racks", "paper's overhead, %", "here, %", *(f"{title}, %" for title, _, _ in columns(records)), "ms a step",
+             "exchange alone",
              "compute alone", "CPUs busy"]
     return [fill(about), "", *as_table(heads, "lr" + "r" * (len(heads) - 2), train_rows(records)), *why(records)]
 
@@ -230,7 +241,8 @@ def draw_speeds(records, pyplot):
             axes.hlines(flat.median / floor_ms(system, racks, c["workers"], c["mbit"], over, c["bytes"]), at - 0.4 / len(present),
                         at + 0.4 / len(present), colors="black", label="links allow (a peer: a ring)" if i == x == 0 else None)
     axes.set_xticks(range(len(shapes)), [f"{racks} racks, {over}:1" for racks, over in shapes])
-    axes.set(ylabel="times as fast as flat", title=f"All-reduce of {c['bytes'] / 1e6:g} MB over racks of {c['workers']} workers, uplinks 1:1 to 8:1")
+    axes.set(ylabel="times as fast as flat",
+             title=f"All-reduce of {c['bytes'] / 1e6:g} MB over racks of {c['workers']} workers, uplinks 1:1 to 8:1")
     axes.margins(y=0.2)
     axes.legend(fontsize=9, loc="upper left")
     return figure
@@ -245,7 +257,8 @@ def draw_train(records, pyplot):
             points = {racks: overhead(records, model, racks, over, chunk) for racks in range(2, 9)}
             points = {racks: s for racks, s in points.items() if s}
             if points:
-                axes.errorbar(list(points), [s.median for s in points.values()], errors(list(points.values())), color=colour, marker="o", ms=4, capsize=2,
+                axes.errorbar(list(points), [s.median for s in points.values()], errors(list(points.values())), color=colour, marker="o",
+                              ms=4, capsize=2,
                               label=title if title.startswith("here") else f"here, {title}")
         axes.axhline(0, color="0.6", lw=0.8)
         axes.set(xlabel="racks", ylabel="a step takes longer than on one rack, %", title=f"{TITLES[model]}: cross-rack overhead")
@@ -277,7 +290,8 @@ def read():
 
 def write(say):
     records = read()
-    text = ["# Several racks in network namespaces", "", MARKS[0], "", *exchange_text(records), "", MARKS[1], "", "![speed](racks-speed.png)", "",
+    text = ["# Several racks in network namespaces", "", MARKS[0], "", *exchange_text(records), "", MARKS[1], "",
+            "![speed](racks-speed.png)", "",
             "## PHub's experiment: a training step on several racks", "", TRAIN_MARKS[0], "", *train_text(records), "", TRAIN_MARKS[1], "",
             "![overhead](racks-train.png)"]
     if records.end.get("failures"):

@@ -73,14 +73,16 @@ def iteration(racks, point, trace, rounds):
         boxes = crew.boxes("sharded" if shape.count > 1 else "flat")
         ticks, began = cpu_ticks(), time.monotonic()
         chunk = ["--chunk", point.chunk] if point.chunk else []
-        workers = [crew.start(racks.worker(number, local), BUILD / "phub", "bench", "train", "--trace", trace, "--schedule", "fifo", "--transport",
+        workers = [crew.start(racks.worker(number, local), BUILD / "phub", "bench", "train", "--trace", trace, "--schedule", "fifo",
+                              "--transport",
                               "tcp", "--optimizer", "nesterov", "--box", f"{address(boxes[number])}:{PORT}", "--job", "train", "--world",
                               shape.world, "--first-rank", rank, "--workers", 1, "--rounds", rounds, *chunk, "--json")
                    for rank, (number, local) in enumerate(shape.places())]
         answers = [answer(worker, began + DEADLINE_S, f"{point.model}, {point.racks} racks") for worker in workers]
         busy = busy_since(ticks)
     median = {name: report.spread(one[name]["p50_ms"] for one in answers).median for name in ("compute", "exchange", "fifo")}
-    return {"step_ms": median["fifo"], "exchange_ms": median["exchange"], "compute_ms": median["compute"], "bytes": answers[0]["fifo"]["bytes"],
+    return {"step_ms": median["fifo"], "exchange_ms": median["exchange"], "compute_ms": median["compute"],
+            "bytes": answers[0]["fifo"]["bytes"],
             "busy": round(busy, 2)}
 
 

@@ -154,7 +154,8 @@ def kernel_text(results):
         return []
     isa = results.kernels[0]["isa"]
     return ["", fill(f"Kernels (`phub bench kernels --quick`, {isa}, one CPU, beyond the last-level cache): GB/s of gradients, and the share of the "
-                     "roofline, the best of copies of the same arrays (store: of cached ones, because what it writes is added to next)."), "", *kernel_summary(results)]
+                     "roofline, the best of copies of the same arrays (store: of cached ones, because what it writes is added to next)."),
+            "", *kernel_summary(results)]
 
 
 class ClaimTable:

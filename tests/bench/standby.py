@@ -141,7 +141,8 @@ def cost_rows(lines):
         for optimizer in OPTIMIZERS:
             key = f"{name} {optimizer}"
             share = median(lines, key, "with", "rounds_per_s") / median(lines, key, "without", "rounds_per_s")
-            yield [name, optimizer, told(lines, key, "without", "rounds_per_s", "{:.1f}"), told(lines, key, "with", "rounds_per_s", "{:.1f}"),
+            yield [name, optimizer, told(lines, key, "without", "rounds_per_s", "{:.1f}"),
+                   told(lines, key, "with", "rounds_per_s", "{:.1f}"),
                    f"{100 * share:.0f} %", told(lines, key, "without", "box_cpu_s_per_gb", "{:.2f}"),
                    told(lines, key, "with", "box_cpu_s_per_gb", "{:.2f}"), told(lines, key, "with", "there_cpu_s_per_gb", "{:.2f}")]
 

@@ -170,7 +170,8 @@ def torch_report(lines, results, alone, options, program_hash):
     seeds = sorted({seed for runs in results.runs.values() for seed in runs})
     return "\n".join(["# The study on skewed sites, by PyTorch through a box", "",
                       f"`study.py --torch`, commit {commit()}, scored on the {options.on} images, seeds {', '.join(map(str, seeds))}; "
-                      f"{STEPS} steps; sources {program_hash[:12]}.", "", "```", *map(str, lines), "```", "", *torch_table(results, alone), ""])
+                      f"{STEPS} steps; sources {program_hash[:12]}.", "", "```", *map(str, lines), "```", "", *torch_table(results, alone),
+                      ""])
 
 
 def commit():

@@ -16,7 +16,8 @@ EQUAL = 0.25  # points within which accuracies are alike where a theta is chosen
 SKEWS = (0, 20, 40, 60, 80, 100)
 GRIDS = {"local": (1, 2, 5, 10, 20, 50, 100), "gaia": (0, 0.02, 0.05, 0.1, 0.2, 0.3)}  # of controllers, the tightest first
 # Of the better one, which finds its way without trying them all.
-FINE_GRIDS = {"local": (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 17, 20, 24, 28, 34, 40, 48, 56, 68, 80, 100), "gaia": (0, .01, .02, .03, .05, .07, .1, .14, .2, .25, .3)}
+FINE_GRIDS = {"local": (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 17, 20, 24, 28, 34, 40, 48, 56, 68, 80, 100),
+              "gaia": (0, .01, .02, .03, .05, .07, .1, .14, .2, .25, .3)}
 # Of the oracle, and of what R5 is read from; BSP is in it, too.
 FIXED_GRIDS = {"local": (2, 5, 10, 20, 50, 100), "gaia": (0.02, 0.05, 0.1, 0.2, 0.3, 0.4)}
 QUICK_GRIDS = {"local": (2, 5, 10, 20, 50), "gaia": (0.02, 0.05, 0.1, 0.2, 0.4)}

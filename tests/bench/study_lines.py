@@ -19,7 +19,8 @@ as scout+'s are while it measures, it is back in time as well after as many step
 import bisect
 import statistics
 
-from study_cells import (BETTER, CHOSEN, DRIFT, EQUAL, GRIDS, LATE, NEVER, PERIODS, RIVALS, SIGMA, SKEWS, STEPS, TRACE, USUAL, WITHIN, Spread)
+from study_cells import (BETTER, CHOSEN, DRIFT, EQUAL, GRIDS, LATE, NEVER, PERIODS, RIVALS, SIGMA, SKEWS, STEPS, TRACE, USUAL, WITHIN,
+                         Spread)
 
 
 def spearman(xs, ys):
@@ -166,7 +167,8 @@ def line_r6(grid, results):
             more.append(f"{'     ' if good else 'loses'} {cell.name()}: AL {loss:.3f} at theta "
                         f"{'/'.join(f'{theta:g}' for theta in sorted({theta for theta, _ in found}))}, {saved:.1f}x fewer bytes "
                         f"on the wire, {results.saved(cell):.1f}x as papers count them, {results.lost(cell):.2f} points lost")
-    return Line("R6", ok, f"the faithful controller stays within its sigma ({SIGMA}) at every skew, and saves 20x on the wire at 20 %", more)
+    return Line("R6", ok, f"the faithful controller stays within its sigma ({SIGMA}) at every skew, and saves 20x on the wire at 20 %",
+                more)
 
 
 def r7_cells(grid):
@@ -270,7 +272,8 @@ def against(grid, results, rival):
         told.append(f"{skew} % {word}, {results.bytes(theirs).median / results.bytes(own).median:.2f} times the bytes, {theirs_lost:.2f} points "
                     f"lost to {lost:.2f}")
         close += [word] if round(lost - theirs_lost, 6) <= EQUAL else []
-    others = ", ".join(f"{cell.theta:g}: {won(with_one_theta(grid, results, rival, cell.theta))}" for cell in grid.rivals(rival, 0) if cell.theta != theta)
+    others = ", ".join(f"{cell.theta:g}: {won(with_one_theta(grid, results, rival, cell.theta))}" for cell in grid.rivals(rival, 0)
+                       if cell.theta != theta)
     more = [f"{rival} {theta:g}: {won(words)}: {'; '.join(told)}",
             f"  where no more than {EQUAL} points more are lost than by the rival: {won(close)}" +
             (f"; with another theta for all skews: {others}" if others else "")]
@@ -282,8 +285,10 @@ def against(grid, results, rival):
 
 def line_b3(grid, results):
     found = [against(grid, results, rival) for rival in RIVALS]
-    return Line("B3", all(wins >= 4 for wins, _ in found), f"{BETTER} beats FDA, QSR and AdaComm, each with one theta for all skews, on bytes at equal "
-                f"accuracy (within {WITHIN} points of the best) in at least 4 of {len(SKEWS)} skews", [text for _, more in found for text in more])
+    return Line("B3", all(wins >= 4 for wins, _ in found),
+                f"{BETTER} beats FDA, QSR and AdaComm, each with one theta for all skews, on bytes at equal "
+                f"accuracy (within {WITHIN} points of the best) in at least 4 of {len(SKEWS)} skews",
+                [text for _, more in found for text in more])
 
 
 def choice_cells(grid):
@@ -306,7 +311,8 @@ def line_choice(grid, results):
     more = []
     for rival in RIVALS:
         theta, found = choose(grid, results, rival)
-        more.append(f"{rival} {theta:g}" + ("" if theta == CHOSEN[rival] else f", and not {CHOSEN[rival]:g}, which B3 goes by") + ": " + "; ".join(
+        more.append(f"{rival} {theta:g}" + ("" if theta == CHOSEN[rival]
+                                            else f", and not {CHOSEN[rival]:g}, which B3 goes by") + ": " + "; ".join(
             f"{each:g} loses {lost:.2f} points at worst, {saved:.1f}x" for each, lost, saved in found))
     return Line("choice", None, "thetas of rivals, each for all skews: points lost where most are, fewer bytes by the geometric mean of skews", more)
 
@@ -375,9 +381,11 @@ def line_b4(grid, results):
         ok = ok and good
         more.append(f"{'     ' if good else 'loses'} windows after each change, until theta is near those of the oracles: {told(counts)}; "
                     f"until it is near those of phases' ends, {thetas(ends)}: {told(settles)}")
-    return Line("B4", ok and lost.median <= WITHIN, f"{BETTER} is back within 5 windows (or {5 * PERIODS[BETTER]} steps) after drift, is tighter where labels are more "
+    return Line("B4", ok and lost.median <= WITHIN,
+                f"{BETTER} is back within 5 windows (or {5 * PERIODS[BETTER]} steps) after drift, is tighter where labels are more "
                 f"skewed, and loses at most {WITHIN} points", [
-                    f"{cell.name()}, oracles {thetas(goals)}: {lost:.2f} points lost, {results.saved(cell):.1f}x fewer bytes; a run each:", *more])
+                    f"{cell.name()}, oracles {thetas(goals)}: {lost:.2f} points lost, {results.saved(cell):.1f}x fewer bytes; a run each:",
+                    *more])
 
 
 def rivals_cells(grid):

@@ -41,7 +41,8 @@ def arguments():
     parser.add_argument("--algorithm", choices=("bsp", "gaia", "local", "dgc"), default="bsp")
     parser.add_argument("--theta", type=float)
     parser.add_argument("--policy", choices=("fixed", "hill", "stochastic", "annealing", "scout+"))
-    parser.add_argument("--thetas", type=lambda text: [float(each) for each in text.split(",")], help="the policy's grid, the tightest first")
+    parser.add_argument("--thetas", type=lambda text: [float(each) for each in text.split(",")],
+                        help="the policy's grid, the tightest first")
     parser.add_argument("--period", type=int, default=500)
     parser.add_argument("--sigma", type=float, default=0.05)
     parser.add_argument("--norm", choices=("none", "batch", "group"), default="group")

@@ -22,7 +22,8 @@ FOLDER = pathlib.Path(folder.name)
 
 
 def phub(*words, status=0, given=None, prefix=(), **environment):
-    done = subprocess.run([*prefix, PHUB, "scout", *map(str, words)], input=given, stdin=None if given else subprocess.DEVNULL, capture_output=True,
+    done = subprocess.run([*prefix, PHUB, "scout", *map(str, words)], input=given, stdin=None if given else subprocess.DEVNULL,
+                          capture_output=True,
                           text=True, timeout=rig.DEADLINE_S * 4, env={**rig.QUIET, **environment}, cwd=FOLDER)
     check(done.returncode == status, f"phub scout {words}: exit code {done.returncode}, not {status}: {done.stderr[-1500:]}")
     return done.stdout, done.stderr
@@ -34,7 +35,8 @@ def small_disk(name, size):
         raise rig.Skip("needs root, for a file system of its own")
     folder = FOLDER / name
     folder.mkdir()
-    holder = rig.Process("disk", ["unshare", "--mount", "sh", "-c", f"mount -t tmpfs -o size={size} tmpfs {folder} && echo ready && exec cat"])
+    holder = rig.Process("disk", ["unshare", "--mount", "sh", "-c",
+                                  f"mount -t tmpfs -o size={size} tmpfs {folder} && echo ready && exec cat"])
     if not holder.out.find(lambda line: line == "ready"):
         raise rig.Skip(f"no tmpfs here: {holder.err.text()}")
     return ["nsenter", f"--mount=/proc/{holder.pid}/ns/mnt", "--"], folder, pathlib.Path(f"/proc/{holder.pid}/root{folder}")

@@ -222,8 +222,10 @@ def datagrams(box, node=BOX):
 def passed(box, node=BOX):
     """Bytes that the box counts in datagrams, both ways, and those that the kernel does at its device."""
     counted = datagrams(box, node)
-    device = json.loads(subprocess.run(["ip", "-n", net().names[node], "-s", "-j", "link", "show", "e0"], capture_output=True, check=True).stdout)[0]
-    return collections.Counter(box=counted["sent_bytes"] + counted["came_bytes"], device=sum(device["stats64"][way]["bytes"] for way in ("rx", "tx")))
+    device = json.loads(subprocess.run(["ip", "-n", net().names[node], "-s", "-j", "link", "show", "e0"], capture_output=True,
+                                       check=True).stdout)[0]
+    return collections.Counter(box=counted["sent_bytes"] + counted["came_bytes"],
+                               device=sum(device["stats64"][way]["bytes"] for way in ("rx", "tx")))
 
 
 def resnet18(width):

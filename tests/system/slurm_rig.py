@@ -61,7 +61,8 @@ class Slurm:
 
     def _config(self, munge, port, *ports):
         host = socket.gethostname().split(".")[0]
-        nodes = "\n".join(f"NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={p} CPUs=8 State=UNKNOWN" for node, p in zip(NODES, ports))
+        nodes = "\n".join(f"NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={p} CPUs=8 State=UNKNOWN"
+                          for node, p in zip(NODES, ports))
         return f"""ClusterName=test
 SlurmctldHost={host}(127.0.0.1)
 SlurmctldPort={port}
@@ -104,7 +105,8 @@ PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP OverSubscribe=
             time.sleep(0.1)
 
     def do(self, program, *arguments, **env):
-        return subprocess.run([find(program), *map(str, arguments)], capture_output=True, text=True, timeout=rig.DEADLINE_S, check=False, stdin=subprocess.DEVNULL,
+        return subprocess.run([find(program), *map(str, arguments)], capture_output=True, text=True, timeout=rig.DEADLINE_S, check=False,
+                              stdin=subprocess.DEVNULL,
                               env={**rig.QUIET, **self.env, **env}, cwd=self.folder)
 
     def stop(self):

@@ -113,7 +113,8 @@ class Steady:
 
     def __init__(self, box, ca, resume):
         more = {"resume_ms": 60000, "reproducible": 1, "patience_ms": 120000} if resume else {}
-        self.workers = [Worker(box.url("steady"), rank, 3, env={"PHUB_SECRET": SECRETS["steady"], **({"PHUB_TLS_CA": str(ca)} if rank else {})},
+        self.workers = [Worker(box.url("steady"), rank, 3,
+                               env={"PHUB_SECRET": SECRETS["steady"], **({"PHUB_TLS_CA": str(ca)} if rank else {})},
                                transport=transport, rounds="until-told", report_ms=200, pause_us=STEADY_PAUSE_US, optimizer="adam",
                                keys="a:30000,b:70,c:9000,d:80000", **more)
                         for rank, transport in enumerate(("tcp", "shm", "udp"))]
@@ -160,7 +161,8 @@ class Soak:
         self.box = self.start_box()
 
     def start_box(self):
-        box = Box(config=CONFIG, prefix=self.disk.inside, listen=f"127.0.0.1:{self.port}", checkpoint_targets=self.disk.where, tls_cert=self.cert,
+        box = Box(config=CONFIG, prefix=self.disk.inside, listen=f"127.0.0.1:{self.port}", checkpoint_targets=self.disk.where,
+                  tls_cert=self.cert,
                   tls_key=self.key, env={"GUARDED_SECRET": SECRETS["guarded"], "STEADY_SECRET": SECRETS["steady"]}, **OPTIONS)
         box.stage = None
         return box
@@ -356,10 +358,13 @@ class Soak:
 
     def told(self):
         last = next((s for s in reversed(self.watch.samples) if "strangers_refused" in s), {})
-        counts = {**self.counts, **self.stage.counts, **{k: last.get(k, 0) for k in ("strangers_refused", "strangers_limited", "datagrams_dropped")}}
-        commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=ROOT, check=False).stdout.strip()
+        counts = {**self.counts, **self.stage.counts,
+                  **{k: last.get(k, 0) for k in ("strangers_refused", "strangers_limited", "datagrams_dropped")}}
+        commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=ROOT,
+                                check=False).stdout.strip()
         spent = [s["cpu_s"] for s in self.watch.samples if "cpu_s" in s]  # of the last box, where it was killed
-        return {"cpu_s": spent[-1] if spent else 0, "seed": self.seed, "minutes": self.arguments.minutes, "seconds": round(self.spent(), 1), "kill_box": self.kill_box,
+        return {"cpu_s": spent[-1] if spent else 0, "seed": self.seed, "minutes": self.arguments.minutes, "seconds": round(self.spent(), 1),
+                "kill_box": self.kill_box,
                 "commit": commit or "unknown", "date": time.strftime("%Y-%m-%d"), "cpus": len(os.sched_getaffinity(0)),
                 "verdict": "broken" if self.broken else "clean", "broken": self.broken, "share": self.share,
                 "worst_share": self.worst_share, "counts": counts, "jobs": dict(self.jobs), "notes": dict(self.notes),

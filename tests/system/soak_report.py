@@ -63,7 +63,8 @@ def count_of(told, prefix):
 def table(told):
     counts, jobs = told["counts"], told["jobs"]
     named = ", ".join(f"{name} {number(count)}" for name, count in sorted(jobs.items(), key=lambda one: -one[1]))
-    strangers = ", ".join(f"{name.replace('_', ' ')} {number(count)}" for name, count in sorted(told["strangers"].items(), key=lambda one: -one[1]))
+    strangers = ", ".join(f"{name.replace('_', ' ')} {number(count)}"
+                          for name, count in sorted(told["strangers"].items(), key=lambda one: -one[1]))
     killed = (f"It was killed {counts['kills']} times and came back on its checkpoints; workers went on {counts.get('resumed', 0)} times. "
               if counts.get("kills") else "")
     lines = [

@@ -253,7 +253,8 @@ def datagrams(strangers, dice):
         sock.bind(strangers.from_elsewhere())
         for port in strangers.udp_ports():
             for _ in range(dice.randint(1, 60)):
-                head = HEAD.pack(dice.choice((0, 1, 1, 1, 255)), dice.randrange(8), dice.getrandbits(4), dice.getrandbits(32) >> dice.randrange(32),
+                head = HEAD.pack(dice.choice((0, 1, 1, 1, 255)), dice.randrange(8), dice.getrandbits(4),
+                                 dice.getrandbits(32) >> dice.randrange(32),
                                  dice.getrandbits(64) >> dice.randrange(64), dice.getrandbits(32), dice.getrandbits(32), dice.randbytes(16))
                 said = dice.choice((head, head + dice.randbytes(dice.randrange(1400)), dice.randbytes(dice.randrange(1400))))
                 with contextlib.suppress(OSError):

@@ -133,7 +133,8 @@ def missing():
     many = Worker(box.url("many"), 0, 100, wait_ms=2500)
     pushes = [Worker(box.url("pushes"), rank, 3, wait_ms=2500, keys="embedding:50,head:100000", idle=int(rank == 2))
               for rank in range(3)]
-    start[0].failed("ETIMEDOUT", "job start rank 0", r"rank 0: the start waits for ranks 1-3 of 4; 1 of them joined but sent no keys \(after 2500 ms\)$")
+    start[0].failed("ETIMEDOUT", "job start rank 0",
+                    r"rank 0: the start waits for ranks 1-3 of 4; 1 of them joined but sent no keys \(after 2500 ms\)$")
     barrier[0].failed("ETIMEDOUT", "job barrier rank 0", r"rank 0: the barrier waits for rank 1 of 2 \(after 2500 ms\)$")
     many.failed("ETIMEDOUT", r"the start waits for ranks 1-64 and 35 more of 100 \(after 2500 ms\)$")
     waits = pushes[0].result(), pushes[1].result()
@@ -141,7 +142,8 @@ def missing():
     for result in waits:  # the other is told when the first has given up and gone
         check(result["errno"] in ("ETIMEDOUT", "EOWNERDEAD"), f"{result}")
         if result["errno"] == "ETIMEDOUT":
-            holds(result["error"], "job pushes rank [01]", "key '(embedding|head)' round 1 waits for rank 2 \(127[^()]*\)( \(and 1 more keys\))? \(after 2500 ms\)$")
+            holds(result["error"], "job pushes rank [01]",
+                  "key '(embedding|head)' round 1 waits for rank 2 \(127[^()]*\)( \(and 1 more keys\))? \(after 2500 ms\)$")
     box.stop()
 
 
@@ -212,7 +214,8 @@ def sizes():
     holds(text, "job 'zero' rank 0", "key 'empty'", "0 elements")
     for transport in ("tcp", "shm"):
         for worker in job(box.url("huge"), 2, keys=f"bias:10,embedding:{5 << 28}", transport=transport):
-            worker.failed("ENOMEM", "job huge rank [01]: box [0-9.:]+: needs more", "memory_max", "key is 'embedding'", "needs more than 53687091")
+            worker.failed("ENOMEM", "job huge rank [01]: box [0-9.:]+: needs more", "memory_max", "key is 'embedding'",
+                          "needs more than 53687091")
     Worker(box.url("fits"), keys=f"most:{3 << 20}", optimizer="adam").good()  # 12 MiB, with state and sums
     Worker(box.url("twins"), keys="w:1,b:1,w:2").failed(
         "EINVAL", "^job twins rank 0: key 2 has the name of key 0, 'w'; give every key a name of its own$")

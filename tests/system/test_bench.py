@@ -222,7 +222,8 @@ def verdict_of_cpu():
 
 def verdict_of_kernels():
     """the worst share is judged, of those beyond the caches"""
-    for share, least, verdict in ((0.9, 0.9, "reached"), (0.9, 0.89, "reached, within the spread"), (0.8999, 0.89, "not reached (measured 90.0%)")):
+    for share, least, verdict in ((0.9, 0.9, "reached"), (0.9, 0.89, "reached, within the spread"),
+                                  (0.8999, 0.89, "not reached (measured 90.0%)")):
         lines = [{"bench": "kernel", "kernel": kernel, "isa": "-", "workers": 4, "cache": cache, "gb_per_s": speed, "roofline_gb_per_s": 1,
                   "gb_per_s_min": min(least, speed), "gb_per_s_max": speed}
                  for kernel, cache, speed in (("good", "cold", 0.99), ("worst", "cold", share), ("cached", "warm", 0.1))]

@@ -54,23 +54,30 @@ def racks_tables():
     """racks.py's tables: what links allow, the best way beside the others, and a step on several racks beside one, run by run"""
     near = (lambda found, want: abs(found - want) < 1e-6 * want)
     frame = 1514 / 1448  # 2 racks of 2 workers of 100 Mbit/s: 1 MB takes 80 ms on a worker's link, 40 on an uplink at 1:1
-    for way, over, want in (("flat", 1, 80), ("flat", 8, 640), ("tree", 1, 80), ("tree", 8, 320), ("chain", 8, 320), ("Gloo", 1, 120), ("Gloo", 8, 480)):
+    for way, over, want in (("flat", 1, 80), ("flat", 8, 640), ("tree", 1, 80), ("tree", 8, 320), ("chain", 8, 320), ("Gloo", 1, 120),
+                            ("Gloo", 8, 480)):
         check(near(racks_report.floor_ms(way, 2, 2, 100, over, 1_000_000), want * frame), f"{way}, {over}:1: not {want} ms and headers")
-    check(near(racks_report.floor_ms("tree", 8, 2, 100, 4, 1_000_000), 7 * 160 * frame) and racks_report.models("sharded", 8, 2, 3) == 1.75, "8 racks")
-    about = {"cpus": 2, "cpu": "-", "kernel": "-", "busy": 0, "load": 0, "commit": "-", "date": "-", "rows": "quick", "runs": 2, "workers": 2, "mbit": 100,
+    check(near(racks_report.floor_ms("tree", 8, 2, 100, 4, 1_000_000), 7 * 160 * frame) and racks_report.models("sharded", 8, 2, 3) == 1.75,
+          "8 racks")
+    about = {"cpus": 2, "cpu": "-", "kernel": "-", "busy": 0, "load": 0, "commit": "-", "date": "-", "rows": "quick", "runs": 2,
+             "workers": 2, "mbit": 100,
              "bytes": 1_000_000}
     lines = [{"section": "conditions", **about}, {"section": "end", "seconds": 1, "failures": 0}]
     for run, slower in enumerate((1, 2)):
-        lines += [{"section": "exchange", "run": run, "racks": 2, "oversubscribed": 4, "system": system, "round_ms": ms * slower, "bytes": 1_000_000,
+        lines += [{"section": "exchange", "run": run, "racks": 2, "oversubscribed": 4, "system": system, "round_ms": ms * slower,
+                   "bytes": 1_000_000,
                    "busy": 0.5, "out": [1.05e6, 1.05e6], "in": [2.1e6, 1e6], "is_peer": system == "Gloo", "how": "-", "recipe": "-"}
                   for system, ms in (("flat", 330), ("tree", 170), ("chain", 166), ("Gloo", 249))]
-        lines += [{"section": "train", "run": run, "model": "alexnet", "racks": racks, "oversubscribed": 1, "chunk": 0, "step_ms": ms * slower,
+        lines += [{"section": "train", "run": run, "model": "alexnet", "racks": racks, "oversubscribed": 1, "chunk": 0,
+                   "step_ms": ms * slower,
                    "exchange_ms": 1, "compute_ms": 1, "busy": 0.5} for racks, ms in ((1, 100), (4, 110))]
     records = racks_report.Records(lines)
     check(racks_report.best_way(records, racks=2, oversubscribed=4) == "chain", "the best way")
     text = "\n".join(racks_report.exchange_text(records) + racks_report.train_text(records))
-    for row in ("| 2 | flat | 2.10 (2) | 1.05 (2) |", "| 2 | 4:1 | Gloo | 374 (249 to 498) | 251, a ring | 1.50x (1.50 to 1.50) | 1.50x | 0.50 |",
-                "| 2 | 4:1 | chain | 249 (166 to 332) | 167 | - | - | 0.50 |", "| 2 | 4:1 | chain | 1.99x (1.99 to 1.99) | 1.50x (1.50 to 1.50) | - |",
+    for row in ("| 2 | flat | 2.10 (2) | 1.05 (2) |",
+                "| 2 | 4:1 | Gloo | 374 (249 to 498) | 251, a ring | 1.50x (1.50 to 1.50) | 1.50x | 0.50 |",
+                "| 2 | 4:1 | chain | 249 (166 to 332) | 167 | - | - | 0.50 |",
+                "| 2 | 4:1 | chain | 1.99x (1.99 to 1.99) | 1.50x (1.50 to 1.50) | - |",
                 "| AlexNet | 4 | 15.1 | 10.0 (-26.7 to 46.7) | 165 |"):
         check(row in text, f"{row} is not in {text}")
     for marks in (racks_report.MARKS, racks_report.TRAIN_MARKS):

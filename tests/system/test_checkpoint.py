@@ -165,7 +165,8 @@ def mended():
               "\\([0-9]+ of its [0-9]+ stripes are bad, 1 files are missing, 0 tables",
               f"restore --job 'mnist' --round 7 --parity 2 --to DIR1 --to DIR2 --to DIR3 --to DIR4 '{old[0]}' .*'{old[3]}'`")
         verdict = lines(out)[0]
-        check([(t["has_file"], t["stripes_bad"]) for t in verdict["targets"]] == [(False, 0), (True, 1), (True, 0), (True, 0)], f"{verdict}")
+        check([(t["has_file"], t["stripes_bad"]) for t in verdict["targets"]] == [(False, 0), (True, 1), (True, 0), (True, 0)],
+              f"{verdict}")
         check(verdict["verdict"] == "damaged" and verdict["stripes_bad"] == verdict["chunks"] + 1, f"{verdict}")
         holds(phub("restore", "--parity", 1, "--to", new[0], "--to", new[1], "--to", new[2], *old)[0],
               f"round 7: {verdict['chunks']} chunks, {verdict['chunks'] + 1} stripes repaired, in 3 files")
@@ -183,7 +184,8 @@ def mended():
         shutil.rmtree(new[0])
         shutil.rmtree(new[1])
         check(lines(phub("ls", "--json", *new)[0])[0]["state"] == "torn", "torn")
-        holds(phub("restore", "--to", old[0], *new, status=1)[1], "no checkpoint here that can be read: .* 1 of 3 files are here, and 2 are needed")
+        holds(phub("restore", "--to", old[0], *new, status=1)[1],
+              "no checkpoint here that can be read: .* 1 of 3 files are here, and 2 are needed")
 
 
 def stopped():
@@ -353,7 +355,8 @@ def full_disk():
     """a disk that has no room: said at once, not when the slow round that is being copied has come to its end"""
     with folders(1) as (folder,):
         (folder / "targets").mkdir()
-        box = rig.Box(config="jobs:\n  - {name: slow, bandwidth: 1MiB}\n", cores=2, checkpoint_targets=folder / "targets", checkpoint_every=1,
+        box = rig.Box(config="jobs:\n  - {name: slow, bandwidth: 1MiB}\n", cores=2, checkpoint_targets=folder / "targets",
+                      checkpoint_every=1,
                       env={**rig.QUIET, "LD_PRELOAD": str(SLOW), "PHUB_TEST_FULL_DISK": str(folder / "full"),
                            "ASAN_OPTIONS": "verify_asan_link_order=0"})
         (folder / "full").touch()
@@ -372,7 +375,8 @@ def full_at_start():
     with folders(1) as (folder,):
         (folder / "full").touch()
         (folder / "targets").mkdir()
-        env = {**rig.QUIET, "LD_PRELOAD": str(SLOW), "PHUB_TEST_FULL_DISK": str(folder / "full"), "ASAN_OPTIONS": "verify_asan_link_order=0"}
+        env = {**rig.QUIET, "LD_PRELOAD": str(SLOW), "PHUB_TEST_FULL_DISK": str(folder / "full"),
+               "ASAN_OPTIONS": "verify_asan_link_order=0"}
         words = f"no checkpoint can be written to {folder / 'targets'}: No space left on device; make room there"
         done = subprocess.run([rig.PHUBD, "--check-config", f"--checkpoint_targets={folder / 'targets'}"], capture_output=True, text=True,
                               timeout=rig.DEADLINE_S, env=env, check=False)
@@ -388,7 +392,8 @@ def lacking():
     need_parity()
 
     def ask(*words):
-        return subprocess.run([PHUB, *words, box.address], capture_output=True, text=True, timeout=rig.DEADLINE_S, env=rig.QUIET, check=False).stdout
+        return subprocess.run([PHUB, *words, box.address], capture_output=True, text=True, timeout=rig.DEADLINE_S, env=rig.QUIET,
+                              check=False).stdout
 
     def wait_for(count):
         while True:
@@ -436,7 +441,8 @@ def as_they_come():
         found = asked[-1]
         text = subprocess.run([PHUB, "jobs", box.address], check=True, capture_output=True, text=True, timeout=rig.DEADLINE_S,
                               env=rig.QUIET).stdout
-        while len(re.findall("checkpoint before round", box.err.text())) < found["done"] + 2:  # jobs told of one that was still written, too
+        while len(re.findall("checkpoint before round",
+                             box.err.text())) < found["done"] + 2:  # jobs told of one that was still written, too
             time.sleep(0.05)
         at = [int(number) for number in re.findall(r"checkpoint before round (\d+) written", box.err.text())]
         told = statistics.median(one["interval"] for one in asked if one["interval"])
@@ -566,7 +572,8 @@ def targets_of_the_user():
 
 
 CASES = [
-    slow_disk, slow_end, full_disk, full_at_start, lacking, as_they_come, came_back, targets_are_tried, targets_of_one_box, targets_of_the_user, empty, usage, listed, removed, rotten, mended, stopped, exported,
+    slow_disk, slow_end, full_disk, full_at_start, lacking, as_they_come, came_back, targets_are_tried, targets_of_one_box,
+    targets_of_the_user, empty, usage, listed, removed, rotten, mended, stopped, exported,
     exported_to_numpy, exported_to_a_model,
 ]
 

@@ -115,7 +115,8 @@ def nobody_reads():
         check(done.returncode == 128 + signal.SIGPIPE and not done.stderr, f"{words}: {done.returncode}, {done.stderr}")
         with open("/dev/full", "w", encoding="ascii") as full:
             done = subprocess.run([PHUB, *words], stdout=full, stderr=subprocess.PIPE, text=True, timeout=rig.DEADLINE_S)
-        check(done.returncode == 1 and done.stderr == "phub: could not write to standard output: is the disk full?\n", f"{words}: {done.returncode}, {done.stderr}")
+        check(done.returncode == 1 and done.stderr == "phub: could not write to standard output: is the disk full?\n",
+              f"{words}: {done.returncode}, {done.stderr}")
 
 
 def wrong_usage():
@@ -669,7 +670,8 @@ def racks():
         holds(out, "2 racks, 3 boxes, 3 hosts with 5 workers", r"r1 +37\.5 Gbit +- +1 +2 +3", r"b1 +r1 +10\.0\.1\.1:7077 +100 Gbit +- +b0")
         out, _ = phub("topo", "--racks", path, "--model", "resnet-50", "--hierarchy", "sharded", "--svg", picture)
         holds(out, "sharded waits for host h0", r"b0 +\d+ +52\d{6} +4 +\d{8}")
-        holds(out, r"tree +69\.\d+ +69\.\d+ +0 +0\.0\d+ +the link of host h0, out +1", "hierarchy: auto takes tree: 69.\\d+ ms a round beside sharded 69")
+        holds(out, r"tree +69\.\d+ +69\.\d+ +0 +0\.0\d+ +the link of host h0, out +1",
+              "hierarchy: auto takes tree: 69.\\d+ ms a round beside sharded 69")
         root = xml.etree.ElementTree.parse(picture).getroot()
         words = [node.text for node in root.iter("{http://www.w3.org/2000/svg}text")]
         check(any(word.startswith("h<2") for word in words) and any("(spare)" in word for word in words), f"{words}")
@@ -682,24 +684,30 @@ def racks():
         check([(up["chunks_out"], up["chunks_in"]) for up in tree["uplinks"]] == 2 * [(chunks, chunks)], f"{tree}")
         check([up["chunks_out"] for up in flat["uplinks"]] == 2 * [2 * chunks] and flat["boxes"][1]["chunks_in"] == 5 * chunks, f"{flat}")
         holds(phub("topo", "--racks", path, "--model", "resnet-50", "--root", "b1", "--svg", picture)[0],
-              rf"uplink r0 +{2 * chunks}/{2 * chunks} +{chunks}/{chunks} +\d+/\d+ ", rf"box b1 +{5 * chunks}/{5 * chunks} +{4 * chunks}/{4 * chunks} ")
-        holds(picture.read_text(), f"chunks: {chunks} up, {chunks} down", f"chunks: {4 * chunks} in, {4 * chunks} out", f"chunks: {2 * chunks} each way")
+              rf"uplink r0 +{2 * chunks}/{2 * chunks} +{chunks}/{chunks} +\d+/\d+ ",
+              rf"box b1 +{5 * chunks}/{5 * chunks} +{4 * chunks}/{4 * chunks} ")
+        holds(picture.read_text(), f"chunks: {chunks} up, {chunks} down", f"chunks: {4 * chunks} in, {4 * chunks} out",
+              f"chunks: {2 * chunks} each way")
         ways = {one["way"]: one for one in found if one["topo"] == "prediction"}
-        check(list(ways) == ["flat", "tree", "sharded", "chain"] and [way for way, one in ways.items() if one["choice"]] == ["tree"], f"{ways}")
+        check(list(ways) == ["flat", "tree", "sharded", "chain"] and [way for way, one in ways.items() if one["choice"]] == ["tree"],
+              f"{ways}")
         check(all(abs(one["predicted_ms"] - one["busy_ms"] - one["lag_ms"] - one["fill_ms"]) < 1e-3 for one in ways.values()), f"{ways}")
         check("the link of host h0 limits" in ways["tree"]["why"], f"{ways}")
         out, _ = phub("topo", "--racks", path, "--model", "resnet-50", "--hostbox", "--svg", picture)
-        holds(out, "summed at each host first", r"box b0 +100 Gbit +306\.7 +204\.5", "the link of host h0 limits|the uplink of r\\d limits|the link of b\\d limits")
+        holds(out, "summed at each host first", r"box b0 +100 Gbit +306\.7 +204\.5",
+              "the link of host h0 limits|the uplink of r\\d limits|the link of b\\d limits")
         holds(picture.read_text(), "h0  2 workers, summed here")
         path.write_text(RACKS.replace("rate: 25Gbit", "rate: 800Kbit").replace("rate: 100Gbit", "rate: 2Mbit").replace("40Gbit", "1Mbit"))
         out, _ = phub("topo", "--racks", path, "--model", "resnet-50", "--svg", picture)
-        holds(out, r"r0 +1 Mbit ", r"b0 +r0 +10\.0\.0\.1:7077 +2 Mbit", r"tree +\d{7} +\d{7} ", r"auto takes \w+: \d{7} ms a round beside (\w+ \d{7}( \(the [\w ]+\))?(, )?)+; the ")
+        holds(out, r"r0 +1 Mbit ", r"b0 +r0 +10\.0\.0\.1:7077 +2 Mbit", r"tree +\d{7} +\d{7} ",
+              r"auto takes \w+: \d{7} ms a round beside (\w+ \d{7}( \(the [\w ]+\))?(, )?)+; the ")
         check("e+0" not in out + picture.read_text(), out)
         path.write_text(RACKS)
         check(sum(one["chunks"] for one in found if one["topo"] == "home") == tree["chunks"], f"{found}")
         holds(phub("topo", "--racks", path, "--model", "resnet-50", "--root", "spare", status=1)[1], "it is not that")
         holds(phub("topo", "--racks", path, "--svg", "/nonexistent/x.svg", status=1)[1], "cannot write /nonexistent/x.svg")
-        holds(phub("topo", "--racks", rig.ROOT / "deploy/racks.yaml", "--model", "resnet-50", "--hostbox")[0], "2 racks, 2 boxes, 4 hosts with 32 workers")
+        holds(phub("topo", "--racks", rig.ROOT / "deploy/racks.yaml", "--model", "resnet-50", "--hostbox")[0],
+              "2 racks, 2 boxes, 4 hosts with 32 workers")
         path.write_text(RACKS.replace("uplink: 40Gbit", "uplink: fast"))
         holds(phub("topo", "--racks", path, status=1)[1], "racks.yaml:4: uplink: 'fast' is not understood; allowed: like 100Gbit")
         holds(phub("topo", "--racks", where, status=1)[1], "cannot be read: Is a directory")
@@ -711,7 +719,8 @@ def manuals():
     for words in (["bench", "exchange"], ["bench", "aggregation"], ["bench", "kernels"], ["bench", "train"], ["jobs"], ["doctor"],
                   ["topo"], ["topo", "probe"], ["plan"], ["models"], ["checkpoint", "ls"], ["checkpoint", "verify"],
                   ["checkpoint", "restore"], ["checkpoint", "export"], ["checkpoint", "rm"], ["boxes"], ["promote"],
-                  ["scout", "compare"], ["scout", "explain"], ["scout", "plot"], ["scout", "dry-run"], ["scout", "run"], ["scout", "advise"]):
+                  ["scout", "compare"], ["scout", "explain"], ["scout", "plot"], ["scout", "dry-run"], ["scout", "run"],
+                  ["scout", "advise"]):
         out, _ = phub(*words, "--help")
         for option in re.findall(r"^  --([\w-]+)", out, re.M):
             check(option == "help" or f"Fl -{option}" in manual, f"phub.1 lacks --{option} of {' '.join(words)}")

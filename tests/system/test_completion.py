@@ -8,7 +8,8 @@ import rig
 from rig import check
 
 PHUB, PHUBD = str(rig.BUILD / "phub"), str(rig.PHUBD)
-COMMANDS = (["bench", "exchange"], ["bench", "aggregation"], ["bench", "kernels"], ["bench", "seals"], ["bench", "train"], ["jobs"], ["top"],
+COMMANDS = (["bench", "exchange"], ["bench", "aggregation"], ["bench", "kernels"], ["bench", "seals"], ["bench", "train"], ["jobs"],
+            ["top"],
             ["doctor"], ["topo"], ["topo", "probe"], ["plan"], ["models"], ["checkpoint", "ls"], ["checkpoint", "verify"],
             ["checkpoint", "restore"], ["checkpoint", "export"], ["checkpoint", "rm"], ["boxes"], ["promote"],
             ["scout", "compare"], ["scout", "explain"], ["scout", "plot"], ["scout", "dry-run"], ["scout", "run"], ["scout", "advise"])
@@ -29,7 +30,8 @@ done"""
 
 def complete(asked):
     """What TAB offers behind each of these lists of words, as sets."""
-    done = subprocess.run(["bash", "-c", COMPLETE, "bash", rig.ROOT / "deploy/completion/phub.bash"], input="".join("\t".join(words) + "\n" for words in asked),
+    done = subprocess.run(["bash", "-c", COMPLETE, "bash", rig.ROOT / "deploy/completion/phub.bash"],
+                          input="".join("\t".join(words) + "\n" for words in asked),
                           capture_output=True, text=True, timeout=rig.DEADLINE_S, check=True, env=rig.QUIET, cwd=rig.ROOT / "deploy")
     check(not done.stderr and done.stdout.count("\n") == len(asked), f"{done.stderr}{done.stdout}")
     return [set(line.split()) for line in done.stdout.splitlines()]
@@ -81,17 +83,20 @@ def values():
     judge(asked, wanted)
     for words, offered in zip(others, complete(others), strict=True):
         check(not any(word.startswith("--") for word in offered), f"{words}: {offered}")
-    judge([[PHUB, "topo", "--model", "res"], [PHUB, "plan", "--optimizer", "ada"], [PHUB, "boxes", "--racks", "ra"], [PHUB, "topo", "--svg", "=", "ra"]],
+    judge([[PHUB, "topo", "--model", "res"], [PHUB, "plan", "--optimizer", "ada"], [PHUB, "boxes", "--racks", "ra"],
+           [PHUB, "topo", "--svg", "=", "ra"]],
           [{"resnet-18", "resnet-50"}, {"adagrad", "adam", "adamw"}, {"racks.yaml"}, {"racks.yaml"}])
 
 
 def of_phubd():
     """phubd's options, as --KEY and behind -o, and of phub behind --set, and their values: all as --dump-config tells them"""
     told = subprocess.run([PHUBD, "--dump-config"], capture_output=True, text=True, check=True, timeout=rig.DEADLINE_S).stdout
-    allowed = {key: words.removesuffix(", each once") for words, key in re.findall(r"^# Allowed: (.*?)\.(?: Default: .*)?\n(\w+):", told, re.M)}
+    allowed = {key: words.removesuffix(", each once")
+               for words, key in re.findall(r"^# Allowed: (.*?)\.(?: Default: .*)?\n(\w+):", told, re.M)}
     del allowed["jobs"]  # only in a file
     choices = {key: set(words.split(", ")) for key, words in allowed.items() if re.fullmatch(r"[a-z0-9-]+(, [a-z0-9-]+)+", words)}
-    check(len(allowed) > 50 and {"tls", "hierarchy", "transports", "uplink_type", "huge_pages"} <= set(choices), f"--dump-config has changed: {choices}")
+    check(len(allowed) > 50 and {"tls", "hierarchy", "transports", "uplink_type", "huge_pages"} <= set(choices),
+          f"--dump-config has changed: {choices}")
     files = {path.name for path in (rig.ROOT / "deploy").iterdir()}
     keys, setting = {f"{key}=" for key in allowed}, [PHUB, "bench", "exchange", "--set"]
     asked = [[PHUBD, "--"], [PHUBD, "-o", ""], [*setting, ""]]

@@ -20,7 +20,8 @@ import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 from rig import BUILD, QUIET, Skip, Worker, check, do, holds, outlives, run, say  # noqa: E402
-from segment_rig import (BOX, DPDK, DPDK_ALL, DPDK_BOX, DPDK_MEMIF, DPDK_WORKER, DPDK_XDP, KEYS, NODES, PLUGIN, QUEUE, SECRET, STRANGER,  # noqa: E402
+from segment_rig import (BOX, DPDK, DPDK_ALL, DPDK_BOX, DPDK_MEMIF, DPDK_WORKER, DPDK_XDP, KEYS, NODES, PLUGIN, QUEUE, SECRET,
+                         STRANGER,  # noqa: E402
                          address, box_on, datagrams, dpdk_port, ends_well, exchanging, four_workers, goes_on, job_on, jobs_at, net, passed,
                          resnet18, way, why_not)
 
@@ -133,7 +134,8 @@ def stopped_once():
 def sparse(nodes=(1, 2, 3)):
     """a key of which one element in a hundred is not zero, with its zeros and without them; these also with loss, and encrypted"""
     elements, rounds, box, counted = 300000, 10, box_on(), []
-    for number, (word, percent, env) in enumerate([("", 0, {}), (":sparse", 0, {}), (":sparse", 2, {}), (":sparse", 0, {"PHUB_ENCRYPT": "1"})]):
+    for number, (word, percent, env) in enumerate([("", 0, {}), (":sparse", 0, {}), (":sparse", 2, {}),
+                                                   (":sparse", 0, {"PHUB_ENCRYPT": "1"})]):
         net().faults(loss=percent)
         before = passed(box)
         workers = job_on(box, f"sparse-{number}", nodes, keys=f"table:{elements}{word}", rounds=rounds, one_in=100, env=env)
@@ -406,7 +408,8 @@ def racks():
             net().faults(loss=percent)
             before = datagrams(below, 1)
             name = f"loss-{percent}"
-            workers = [Worker(box.url(name), rank, 4, prefix=net().inside(node), env=SECRET, transport="udp", keys=resnet18(16), rounds=rounds)
+            workers = [Worker(box.url(name), rank, 4, prefix=net().inside(node), env=SECRET, transport="udp", keys=resnet18(16),
+                              rounds=rounds)
                        for rank, (box, node) in enumerate(((root, 2), (root, 3), (below, 4), (below, 4)))]
             digests.update(worker.good(60)["digest"] for worker in workers)
             moved = datagrams(below, 1)
@@ -415,12 +418,14 @@ def racks():
             check(moved["resent"] > 0 or not percent, "nothing was sent again")
         net().faults()
         check(len(digests) == 1, f"the sums differ: {digests}")
-        workers = [Worker(box.url("deaf"), rank, 2, prefix=net().inside(node), env=SECRET, transport=transport, keys=KEYS, report_ms=1, rounds="until-told")
+        workers = [Worker(box.url("deaf"), rank, 2, prefix=net().inside(node), env=SECRET, transport=transport, keys=KEYS, report_ms=1,
+                          rounds="until-told")
                    for rank, (box, node, transport) in enumerate(((root, 2, "tcp"), (below, 1, "udp")))]
         goes_on(*workers)
         began = time.monotonic()
         net().tell("deaf", BOX)
-        failed_in_time([workers[1]], began, LOST_MS / 1000 + 6, "core 0 to its core 0 ended: UDP comes through no more|core 1 to its core 1 ended: UDP comes through no more")
+        failed_in_time([workers[1]], began, LOST_MS / 1000 + 6,
+                       "core 0 to its core 0 ended: UDP comes through no more|core 1 to its core 1 ended: UDP comes through no more")
         net().tell("hear", BOX)
         below.stop()
         root.stop()
@@ -434,7 +439,8 @@ def racks_dpdk():
     for hierarchy in ("tree", "sharded"):
         for options in ({"transports": "tcp,udp"}, DPDK):
             root = box_on(hierarchy=hierarchy, lost_ms=LOST_MS, warn_ms=1500, **options)
-            below = box_on(f"{address(1)}:0", node=1, transports="tcp,udp", uplink=root.address, uplink_transport="udp", lost_ms=LOST_MS, warn_ms=1500)
+            below = box_on(f"{address(1)}:0", node=1, transports="tcp,udp", uplink=root.address, uplink_transport="udp", lost_ms=LOST_MS,
+                           warn_ms=1500)
             workers = [Worker(box.url("mixed"), rank, 3, prefix=net().inside(node), env=SECRET, transport="udp", keys=resnet18(8), rounds=3)
                        for rank, (box, node) in enumerate(((root, 2), (below, 3), (below, 3)))]
             digests.update(worker.good(60)["digest"] for worker in workers)
@@ -465,7 +471,8 @@ def racks_by_dpdk():
                 check(moved["resent"] > 0 or not percent, "nothing was sent again")
             net().faults()
             if hierarchy == "tree":
-                workers = [Worker(box.url("killed"), rank, 2, prefix=net().inside(node), env=SECRET, transport="udp", keys=KEYS, report_ms=1,
+                workers = [Worker(box.url("killed"), rank, 2, prefix=net().inside(node), env=SECRET, transport="udp", keys=KEYS,
+                                  report_ms=1,
                                   rounds="until-told") for rank, (box, node) in enumerate(((root, 2), (below, 3)))]
                 goes_on(*workers)
                 holds(jobs_at(below, 1), rf"box {root.address} is above \(uplink\), lifting by dpdk, ")
@@ -477,7 +484,8 @@ def racks_by_dpdk():
             if hierarchy != "tree":
                 root.stop()
     root = box_on(**patient, **DPDK)
-    below = box_on(f"{address(1)}:0", node=1, uplink=root.address, uplink_transport="dpdk", **patient, **{**DPDK, "transports": "tcp"})  # for that alone
+    below = box_on(f"{address(1)}:0", node=1, uplink=root.address, uplink_transport="dpdk", **patient,
+                   **{**DPDK, "transports": "tcp"})  # for that alone
     workers = [Worker(box.url("alone"), rank, 3, prefix=net().inside(node), env=SECRET, transport=transport, **given)
                for rank, (box, node, transport) in enumerate(((root, 2, "udp"), (below, 3, "tcp"), (below, 4, "tcp")))]
     digests.update(worker.good(60)["digest"] for worker in workers)
@@ -581,7 +589,8 @@ def xdp():
 
 
 PARTS = {
-    "udp": [loss_1500, loss_9000, shallow, disorder, sparse, stopped, cables, strangers, flood, worker_killed, worker_gone, outlived, deaf, racks,
+    "udp": [loss_1500, loss_9000, shallow, disorder, sparse, stopped, cables, strangers, flood, worker_killed, worker_gone, outlived, deaf,
+            racks,
             racks_dpdk, box_killed, beside, six],
     "dpdk": [racks_by_dpdk, *DPDK_BOX.cases(lossy, disorder, sparse, cables, strangers, flood),
              *DPDK_WORKER.cases(lossy, stopped, worker_killed, outlived, both, misplaced), *DPDK_ALL.cases(lossy, sparse, outlived),

@@ -400,13 +400,16 @@ def hosts_boxes():
     low = announced("low", etcd, uplink=top.address)
     looks = Process("phub boxes", [PHUB, "boxes", "--etcd", etcd.url, "--watch"])
     name = f"test-etcd-{os.getpid()}"
-    workers = [Worker(box.url("hosted") + "?hostbox=auto", rank=rank, world=3, keys="a:1000", rounds="until-told", optimizer="none", pause_us=5000,
+    workers = [Worker(box.url("hosted") + "?hostbox=auto", rank=rank, world=3, keys="a:1000", rounds="until-told", optimizer="none",
+                      pause_us=5000,
                       env={"PHUB_PHUBD": str(rig.PHUBD), "PHUB_HOSTBOX_NAME": name}) for rank, box in enumerate((top, top, low))]
-    until(lambda: {key: [job["workers"] for job in box["jobs"]] for key, box in boxes(etcd).items()} == {"top": [2], "low": [1]}, "2 and 1 of 3 workers")
+    until(lambda: {key: [job["workers"] for job in box["jobs"]] for key, box in boxes(etcd).items()} == {"top": [2], "low": [1]},
+          "2 and 1 of 3 workers")
     until(lambda: all(job["known"] == 3 for box in boxes(etcd).values() for job in box["jobs"]), "both know of 3")
     holds(phub("--etcd", etcd.url)[0], r"top .* hosted 3/3 \(2 here\)", r"low .* hosted 3/3 \(1 here\)")
     for box, here in (("top", 2), ("low", 1)):
-        check(looks.out.find(lambda line, told=f"job hosted at box {box}: running, 3 of 3 workers, {here} there": told in line), looks.out.text())
+        check(looks.out.find(lambda line, told=f"job hosted at box {box}: running, 3 of 3 workers, {here} there": told in line),
+              looks.out.text())
     looks.kill(signal.SIGTERM)
     workers[0].tell()
     for worker in workers:
@@ -495,7 +498,8 @@ def wrong_words():
         holds(done.stderr, said)
 
 
-CASES = [appear_and_go, watch, killed_in_mid_run, data_lost, stopped_box, never_there, deaf_etcd, passwords, https, token_ages, by_rack_file,
+CASES = [appear_and_go, watch, killed_in_mid_run, data_lost, stopped_box, never_there, deaf_etcd, passwords, https, token_ages,
+         by_rack_file,
          workers_find_a_box, hosts_boxes, workers_find_none, uplink_by_name, wrong_words]
 
 if __name__ == "__main__":

@@ -22,16 +22,19 @@ def auto():
         boxes[2].logged(rf"box b2 of rack r2 in {path}; the box above is 127.0.0.1:{ports[0]}, the first of the file")
 
         def run(job, at=boxes, **given):
-            crew = [rig.Worker(box.url(job), rank=rank, world=len(at), keys=KEYS, transport="tcp", optimizer="adam", **given) for rank, box in enumerate(at)]
+            crew = [rig.Worker(box.url(job), rank=rank, world=len(at), keys=KEYS, transport="tcp", optimizer="adam", **given)
+                    for rank, box in enumerate(at)]
             if "report_ms" not in given:
-                check({worker.good()["digest"] for worker in crew} == {flat(len(crew), optimizer="adam")}, f"{job}: other sums than of one box")
+                check({worker.good()["digest"] for worker in crew} == {flat(len(crew), optimizer="adam")},
+                      f"{job}: other sums than of one box")
                 return None
             crew[0].event("progress")
             found = jobs(boxes[0], job)
             text = subprocess.run([PHUB, "jobs", boxes[0].address], check=True, capture_output=True, text=True, env=rig.QUIET).stdout
             check(f"{job}: hierarchy auto took {found.get('hierarchy_why')}\n" in text or job == "sharded", text)
             listed = subprocess.run([PHUB, "boxes", "--racks", path], capture_output=True, text=True, env=rig.QUIET).stdout
-            holds(listed, *(rf"(?m)^b{i} .* {job} {len(at)}/{len(at)} \(1 here\)(, |$)" for i, box in enumerate(boxes) if box in at and f"b{i}," in path.read_text()))
+            holds(listed, *(rf"(?m)^b{i} .* {job} {len(at)}/{len(at)} \(1 here\)(, |$)" for i, box in enumerate(boxes) if box in at
+                            and f"b{i}," in path.read_text()))
             for worker in crew:
                 worker.kill()
             return found
@@ -98,7 +101,8 @@ def auto_blind():
     crew = [rig.Worker(box.url("chosen"), rank=rank, world=3, keys=KEYS, rounds=1000000, report_ms=100, transport="tcp")
             for rank, box in enumerate((root, *below))]
     crew[0].event("progress")
-    holds(jobs(root, "chosen")["hierarchy_why"], r"; the link of (this box|box 127\.0\.0\.[23]:[0-9]+) limits \(without a rack file all links are taken to have 10 Gbit/s\)$")
+    holds(jobs(root, "chosen")["hierarchy_why"],
+          r"; the link of (this box|box 127\.0\.0\.[23]:[0-9]+) limits \(without a rack file all links are taken to have 10 Gbit/s\)$")
     for process in (*crew, *below, root):
         process.kill()
 
@@ -106,11 +110,15 @@ def auto_blind():
 def auto_keeps():
     """a job that has checkpoints is a tree by hierarchy: auto, which says why; one that is told to be sharded has none, which the log says"""
     with tempfile.TemporaryDirectory() as where:
-        root = rig.Box(name="root", cores=1, hierarchy="auto", checkpoint_targets=where, config="jobs:\n  - {name: told, hierarchy: sharded}\n")
+        root = rig.Box(name="root", cores=1, hierarchy="auto", checkpoint_targets=where,
+                       config="jobs:\n  - {name: told, hierarchy: sharded}\n")
         below = [rig.Box(name=f"below{i}", cores=1, uplink=root.address, listen=f"127.0.0.{i + 2}:0") for i in range(2)]
-        for job, optimizer, hierarchy, why in (("keeps", "adam", None, "^tree, for its checkpoints: .*; else (sharded|chain): .* ms a round beside tree "),
-                                               ("sums", "none", ("sharded", "chain"), "^(sharded|chain): "), ("told", "adam", ("sharded",), "^$")):
-            crew = [rig.Worker(box.url(job), rank=rank, world=3, keys=KEYS, rounds=1000000, report_ms=100, transport="tcp", optimizer=optimizer)
+        for job, optimizer, hierarchy, why in (("keeps", "adam", None,
+                                                "^tree, for its checkpoints: .*; else (sharded|chain): .* ms a round beside tree "),
+                                               ("sums", "none", ("sharded", "chain"), "^(sharded|chain): "),
+                                               ("told", "adam", ("sharded",), "^$")):
+            crew = [rig.Worker(box.url(job), rank=rank, world=3, keys=KEYS, rounds=1000000, report_ms=100, transport="tcp",
+                               optimizer=optimizer)
                     for rank, box in enumerate((root, *below))]
             crew[0].event("progress")
             found = jobs(root, job)

@@ -39,8 +39,10 @@ class Site:
         self.root = rig.Box(name="root", **{"cores": 1, **options})
 
     def env(self, host, **more):
-        sanitizers = {f"{name}_OPTIONS": f"{os.environ.get(f'{name}_OPTIONS', '')}:log_path={FOLDER.name}/sanitizer" for name in ("ASAN", "LSAN", "TSAN", "UBSAN")}
-        return {**sanitizers, "PHUB_PHUBD": str(rig.PHUBD), "PHUB_HOSTBOX_NAME": f"{self.mark}{host}", "XDG_RUNTIME_DIR": "", "TMPDIR": FOLDER.name, **more}
+        sanitizers = {f"{name}_OPTIONS": f"{os.environ.get(f'{name}_OPTIONS', '')}:log_path={FOLDER.name}/sanitizer"
+                      for name in ("ASAN", "LSAN", "TSAN", "UBSAN")}
+        return {**sanitizers, "PHUB_PHUBD": str(rig.PHUBD), "PHUB_HOSTBOX_NAME": f"{self.mark}{host}", "XDG_RUNTIME_DIR": "",
+                "TMPDIR": FOLDER.name, **more}
 
     def worker(self, host, rank, world, job="demo", env=None, query="?hostbox=auto", at=None, **more):
         """`at`: the box above the host's; the root where it is not given."""
@@ -83,7 +85,8 @@ class Site:
             check(time.monotonic() < until, f"still there: {self.boxes()}")
             time.sleep(0.05)
         self.root.stop()
-        for log in [*pathlib.Path(FOLDER.name).glob("phub-hostbox-*.log"), *pathlib.Path(FOLDER.name).glob("sanitizer.*")]:  # nobody sees their exit status
+        for log in [*pathlib.Path(FOLDER.name).glob("phub-hostbox-*.log"),
+                    *pathlib.Path(FOLDER.name).glob("sanitizer.*")]:  # nobody sees their exit status
             found = re.search(r".*(Sanitizer|runtime error|did not balance).*", log.read_text())
             check(not found, found and found.group())
 
@@ -110,7 +113,8 @@ def bad(worker, *patterns):
 
 
 def jobs(address, name):
-    out = subprocess.run([PHUB, "jobs", "--json", address], check=True, capture_output=True, text=True, timeout=rig.DEADLINE_S, env=rig.QUIET).stdout
+    out = subprocess.run([PHUB, "jobs", "--json", address], check=True, capture_output=True, text=True, timeout=rig.DEADLINE_S,
+                         env=rig.QUIET).stdout
     return next(job for job in map(json.loads, out.splitlines()) if job.get("job") == name)
 
 
@@ -142,7 +146,8 @@ def once():
     check(sorted(below["ranks"] for below in jobs(site.root.address, "demo")["below"]) == [[0, 1], [2, 3]], "the root has others")
     file = pathlib.Path(FOLDER.name) / "once.yaml"
     file.write_text(f"racks:\n  - name: r0\n    boxes:\n      - {{name: root, address: '{site.root.address}', rate: 10Gbit}}\n")
-    seen = subprocess.run([PHUB, "boxes", "--racks", file], check=True, capture_output=True, text=True, timeout=rig.DEADLINE_S, env=rig.QUIET).stdout
+    seen = subprocess.run([PHUB, "boxes", "--racks", file], check=True, capture_output=True, text=True, timeout=rig.DEADLINE_S,
+                          env=rig.QUIET).stdout
     holds(seen, r"root .* up +demo 4/4")
     for host in ("one", "two"):
         address, _ = site.address(host)
@@ -255,7 +260,8 @@ def kept():
         for worker in workers:
             worker.kill()
         site.root.logged("job 'demo' ended|rank . was lost")
-        for worker in [admitted(lambda rank=rank, host=host: site.worker(host, rank, 3, optimizer="adam", rounds=3)) for rank, host in enumerate(["one", "one", "two"])]:
+        for worker in [admitted(lambda rank=rank, host=host: site.worker(host, rank, 3, optimizer="adam", rounds=3))
+                       for rank, host in enumerate(["one", "one", "two"])]:
             worker.good()
         site.root.logged("job 'demo' goes on from its checkpoint before round")
         site.ends()
@@ -345,7 +351,8 @@ def confined():
                       "sh", "-c", 'shift; exec "$0" "$@"', f"{folder}/{rig.WORKER.name}"]
             began = time.monotonic()
             alone = {"ASAN_OPTIONS": f"{os.environ.get('ASAN_OPTIONS', '')}:detect_leaks=0"}  # which takes a process
-            site.worker("one", 0, 1, env={**alone, "PHUB_PHUBD": f"{folder}/phubd", "TMPDIR": str(own)}, prefix=prefix, timeout_ms=60000).failed(errno, text)
+            site.worker("one", 0, 1, env={**alone, "PHUB_PHUBD": f"{folder}/phubd", "TMPDIR": str(own)}, prefix=prefix,
+                        timeout_ms=60000).failed(errno, text)
             check(time.monotonic() - began < 30, "it waited for longer")
     os.chmod(FOLDER.name, 0o700)
     site.ends()
@@ -367,7 +374,8 @@ def wrapped():
     mute.write_text(f"#!/bin/sh\n: >&3\nexec 3>&-\nwhile [ -e {lives} ]; do sleep 0.1; done\n")
     mute.chmod(0o755)
     began = time.monotonic()
-    site.worker("two", 0, 1, env={"PHUB_PHUBD": str(mute)}, timeout_ms=60000).failed("ECONNREFUSED", "did not start: it ended without a word")
+    site.worker("two", 0, 1, env={"PHUB_PHUBD": str(mute)},
+                timeout_ms=60000).failed("ECONNREFUSED", "did not start: it ended without a word")
     check(time.monotonic() - began < 30, "it was waited for")
     lives.unlink()
     site.ends()
@@ -395,7 +403,8 @@ def no_root():
 def refused():
     """what jobs at several boxes cannot have is refused by name, and so is a query that is not understood"""
     site = Site()
-    for more, what in [({"sync": "ssp", "optimizer": "sgd"}, "sync ssp and async"), ({"quorum": 1, "optimizer": "sgd"}, "a quorum"), ({"resume_ms": 1000}, "resume"), ({"interface": "lo"}, "an interface"),
+    for more, what in [({"sync": "ssp", "optimizer": "sgd"}, "sync ssp and async"), ({"quorum": 1, "optimizer": "sgd"}, "a quorum"),
+                       ({"resume_ms": 1000}, "resume"), ({"interface": "lo"}, "an interface"),
                        ({"transport": "udp"}, "a transport other than shm and tcp"), ({"here": 1}, "here .it has no part above"),
                        ({"env": {"PHUB_ENCRYPT": "1", "PHUB_SECRET": "x" * 20}}, "encrypted data")]:
         site.worker("one", 0, 1, **more).failed("EOPNOTSUPP", f"hostbox=auto has a box of this host sum its workers.* do not go with {what}")
@@ -425,7 +434,8 @@ def secret():
     site.worker("one", 0, 3, env={"PHUB_SECRET": "another-" + word}).failed("EACCES")
     for worker in workers:
         worker.kill()
-    site.worker("three", 0, 2, job="wrong", env={"PHUB_SECRET": "another-" + word}).failed("EACCES", "this box and the one above have different secrets")
+    site.worker("three", 0, 2, job="wrong",
+                env={"PHUB_SECRET": "another-" + word}).failed("EACCES", "this box and the one above have different secrets")
     site.ends()
 
 
@@ -442,20 +452,26 @@ def sealed():
 
 
 def sharded():
-    """racks of hosts, sharded, chain and as the cost model chooses: host boxes are the home of nothing, whichever rack they are in, and nobody has to call them"""
+    """racks of hosts, sharded, chain and as the cost model chooses: host boxes are the home of nothing, whichever rack they are in,
+    and nobody has to call them"""
     for hierarchy, ways in (("sharded", ["sharded"]), ("chain", ["chain"]), ("auto", ["tree", "sharded", "chain", None])):
         site = Site(hierarchy=hierarchy, cores=2)
         other = rig.Box(name="other", cores=2, uplink=site.root.address, listen="127.0.0.2:0")
-        for job, more in (("adam", {"optimizer": "adam"}), ("tables", {"optimizer": "momentum", "barrier": True, "schedule": 3, "tables": 2})):
-            workers = [site.worker("one", 0, 5, job=job, **more), site.worker("one", 1, 5, job=job, **more), site.worker("two", 2, 5, job=job, **more),
-                       site.worker("two", 3, 5, job=job, at=other, **more), rig.Worker(other.url(job), rank=4, world=5, **{"keys": KEYS, "rounds": 20, **more})]
+        for job, more in (("adam", {"optimizer": "adam"}),
+                          ("tables", {"optimizer": "momentum", "barrier": True, "schedule": 3, "tables": 2})):
+            workers = [site.worker("one", 0, 5, job=job, **more), site.worker("one", 1, 5, job=job, **more),
+                       site.worker("two", 2, 5, job=job, **more),
+                       site.worker("two", 3, 5, job=job, at=other, **more),
+                       rig.Worker(other.url(job), rank=4, world=5, **{"keys": KEYS, "rounds": 20, **more})]
             digests = {worker.good()["digest"] for worker in workers}
             check(job == "tables" or digests == {flat(5, **more)}, f"{hierarchy}, {job}: {digests}")
-        workers = [site.worker("one", 0, 3, job="long", rounds=1000000, report_ms=50, pause_us=2000), site.worker("two", 1, 3, job="long", at=other, rounds=1000000, pause_us=2000),
+        workers = [site.worker("one", 0, 3, job="long", rounds=1000000, report_ms=50, pause_us=2000),
+                   site.worker("two", 1, 3, job="long", at=other, rounds=1000000, pause_us=2000),
                    rig.Worker(other.url("long"), rank=2, world=3, keys=KEYS, rounds=1000000, pause_us=2000)]
         workers[0].event("progress")
         found = jobs(site.root.address, "long")
-        check(len(found["below"]) == 2 and len(found.get("beside", [])) in ((2,) if hierarchy != "auto" else (0, 2)) and found.get("hierarchy") in ways, f"{hierarchy}: {found}")
+        check(len(found["below"]) == 2 and len(found.get("beside", [])) in ((2,) if hierarchy != "auto" else (0, 2))
+              and found.get("hierarchy") in ways, f"{hierarchy}: {found}")
         workers[0].kill()
         for worker in workers[1:]:
             bad(worker, r"rank 0 .*was lost")
@@ -467,9 +483,11 @@ def sharded():
     for last in (1, 2):
         rig.do(*enter, "ip", "address", "add", f"10.99.99.{last}/32", "dev", "lo")
     site = Site(hierarchy="sharded", listen="10.99.99.1:0", create="secret", create_secret_env="WORD", env={"WORD": "x" * 20}, prefix=enter)
-    other = rig.Box(name="other", cores=1, uplink=site.root.address, listen="10.99.99.2:0", create="secret", create_secret_env="WORD", env={"WORD": "x" * 20}, prefix=enter)
+    other = rig.Box(name="other", cores=1, uplink=site.root.address, listen="10.99.99.2:0", create="secret", create_secret_env="WORD",
+                    env={"WORD": "x" * 20}, prefix=enter)
     common = {"keys": KEYS, "rounds": 5, "prefix": enter, "world": 3}
-    for worker in [*(rig.Worker(site.root.url("demo") + "?hostbox=auto", rank=rank, env=site.env("one", PHUB_SECRET="x" * 20), **common) for rank in range(2)),
+    for worker in [*(rig.Worker(site.root.url("demo") + "?hostbox=auto", rank=rank, env=site.env("one", PHUB_SECRET="x" * 20), **common)
+                     for rank in range(2)),
                    rig.Worker(other.url("demo"), rank=2, env={"PHUB_SECRET": "x" * 20}, **common)]:
         worker.good()
     other.logged("job 'demo': 2 boxes exchange, sharded, on 1 core each")
@@ -483,7 +501,8 @@ def squatter():
     if os.geteuid() != 0:
         raise rig.Skip("needs root, to be another user")
     site = Site()
-    script = "import os,socket,sys;os.setuid(65534);s=socket.socket(socket.AF_UNIX);s.bind('\\0'+sys.argv[1]);s.listen();print('ready',flush=True);sys.stdin.read()"
+    script = ("import os,socket,sys;os.setuid(65534);s=socket.socket(socket.AF_UNIX);s.bind('\\0'+sys.argv[1]);s.listen();"
+              "print('ready',flush=True);sys.stdin.read()")
     name = socket_name(site.root.address, "demo", site.mark + "one")
     other = rig.Process("squatter", [sys.executable, "-c", script, name])
     check(other.out.find(lambda line: line == "ready"), other.err.text())
@@ -498,7 +517,8 @@ def stranger():
         raise rig.Skip("needs root, to be another user")
     site = Site()
     workers = site.training(["one", "one"])
-    script = "import os,socket,sys;os.setuid(65534);s=socket.socket(socket.AF_UNIX);s.connect('\\0'+sys.argv[1]);print(len(s.recv(100)),flush=True);sys.stdin.read()"
+    script = ("import os,socket,sys;os.setuid(65534);s=socket.socket(socket.AF_UNIX);s.connect('\\0'+sys.argv[1]);"
+              "print(len(s.recv(100)),flush=True);sys.stdin.read()")
     other = rig.Process("stranger", [sys.executable, "-c", script, socket_name(site.root.address, "demo", site.mark + "one")])
     check(other.out.find(lambda line: line == "0"), f"it was told: {other.out.text()} {other.err.text()}")
     for worker in workers:
@@ -535,7 +555,8 @@ def brief():
 
 def by_hand():
     """hostbox_fd is for those who have such a socket: another one is refused, and says so"""
-    done = subprocess.run([rig.PHUBD, "-o", "listen=127.0.0.1:0", "-o", "hostbox_fd=1"], capture_output=True, text=True, timeout=rig.DEADLINE_S, check=False,
+    done = subprocess.run([rig.PHUBD, "-o", "listen=127.0.0.1:0", "-o", "hostbox_fd=1"], capture_output=True, text=True,
+                          timeout=rig.DEADLINE_S, check=False,
                           env=rig.QUIET)
     check(done.returncode == 1, f"{done}")
     holds(done.stderr, "phubd: hostbox_fd: 1 is no Unix socket that listens")
@@ -547,8 +568,10 @@ def apart():
     read, write = os.pipe()
     os.set_inheritable(write, True)
     cpu = min(os.sched_getaffinity(0))
-    command = [rig.WORKER, f"url={site.root.url('demo')}?hostbox=auto", "rank=0", "world=1", f"keys={KEYS}", "rounds=1000000", "report_ms=50"]
-    worker = subprocess.Popen(["taskset", "-c", str(cpu), *command], stdout=subprocess.PIPE, text=True, env={**rig.QUIET, **site.env("one")},
+    command = [rig.WORKER, f"url={site.root.url('demo')}?hostbox=auto", "rank=0", "world=1", f"keys={KEYS}", "rounds=1000000",
+               "report_ms=50"]
+    worker = subprocess.Popen(["taskset", "-c", str(cpu), *command], stdout=subprocess.PIPE, text=True,
+                              env={**rig.QUIET, **site.env("one")},
                               pass_fds=[write], start_new_session=True)
     os.close(write)
     for line in worker.stdout:
@@ -606,7 +629,8 @@ def run_python(script, hosts):
     site = Site()
     text = script.format(client=str(rig.ROOT / "client/python"), url=site.root.url("demo") + "?hostbox=auto")
     env = {"PHUB_LIBRARY": str(rig.BUILD / "libphub.so.0"), "PHUB_PHUBD": ""}
-    processes = [rig.Process(f"python.{rank}", [sys.executable, "-c", text, rank, len(hosts)], env=site.env(host, **env)) for rank, host in enumerate(hosts)]
+    processes = [rig.Process(f"python.{rank}", [sys.executable, "-c", text, rank, len(hosts)], env=site.env(host, **env))
+                 for rank, host in enumerate(hosts)]
     for process in processes:
         check(process.wait() == 0, process.err.text())
     return site, [process.out.text().split()[-1] for process in processes]
@@ -633,5 +657,6 @@ def pytorch():
 
 
 if __name__ == "__main__":
-    rig.run([summed, once, uneven, rush, beside, first_killed, all_killed, box_killed, kept, outlived, missing, silent, confined, wrapped, no_root, refused, secret, sealed, sharded, squatter, stranger, stale, brief, by_hand, apart,
+    rig.run([summed, once, uneven, rush, beside, first_killed, all_killed, box_killed, kept, outlived, missing, silent, confined, wrapped,
+             no_root, refused, secret, sealed, sharded, squatter, stranger, stale, brief, by_hand, apart,
              python, pytorch])

@@ -351,7 +351,8 @@ def comes_unmapped():
     check((first.event("progress")["transport"], other.event("progress")["transport"]) == ("shm", "tcp"), "the transports")
     other.kill()
     box.logged("rank 1 .* was lost")
-    Worker(box.url("unmapped"), 1, transport="shm", **more).failed("EOPNOTSUPP", "rank 1 .* began without shared memory, .* name another transport, or none")
+    Worker(box.url("unmapped"), 1, transport="shm",
+           **more).failed("EOPNOTSUPP", "rank 1 .* began without shared memory, .* name another transport, or none")
     other = Worker(box.url("unmapped"), 1, **more)
     check(other.event("progress")["transport"] == "tcp", "it came by another transport")
     box.logged("rank 1 comes to a job that began without shared memory for it")
@@ -454,5 +455,6 @@ def killed_with_a_worker():
     again.stop()
 
 
-run([planted, killed_with_a_worker, killed_while_memory_is_used, quotas, beside, comes_unmapped, paused, drained, three_jobs, silent_worker, world_of_one, client_first, addresses, reproducible, schedules, resnet_50_tcp,
+run([planted, killed_with_a_worker, killed_while_memory_is_used, quotas, beside, comes_unmapped, paused, drained, three_jobs, silent_worker,
+     world_of_one, client_first, addresses, reproducible, schedules, resnet_50_tcp,
      resnet_50_shm, large_key])

@@ -48,7 +48,8 @@ class Pod:
         self.objects = objects(file)
         text = self.objects["ConfigMap"]["data"]["phubd.yaml"]
         self.config = pathlib.Path(FOLDER.name, f"phubd-{self.port}.yaml")
-        self.config.write_text(re.sub("data_ports: [0-9-]+", "data_ports: any", re.sub("memory_max: [0-9]+GiB", "memory_max: 64MiB", self.mend(text))))
+        self.config.write_text(re.sub("data_ports: [0-9-]+", "data_ports: any",
+                                      re.sub("memory_max: [0-9]+GiB", "memory_max: 64MiB", self.mend(text))))
         self.container = container(self.objects.get("StatefulSet") or self.objects["DaemonSet"])
         check(all(self.mend(text) != text for text in (text, *self.container["args"]) if "/" in text), "a path or a port has another name")
 
@@ -56,7 +57,8 @@ class Pod:
         """Files and ports of this host, and the address of the box above in place of the Service's name and port."""
         if self.above:
             text = text.replace("phub-box:7077", f"127.0.0.1:{self.above.port}")
-        return text.replace("/run/phub/secret", str(self.secret)).replace("/etc/phub/phubd.yaml", str(self.config)).replace("7077", self.port)
+        return text.replace("/run/phub/secret", str(self.secret)).replace("/etc/phub/phubd.yaml",
+                                                                          str(self.config)).replace("7077", self.port)
 
     def begin(self):
         self.process = rig.Process("phubd", [rig.PHUBD, *map(self.mend, self.container["args"])])
@@ -64,7 +66,8 @@ class Pod:
 
     def probe(self, name):
         words = [PROGRAMS.get(word, self.mend(word)) for word in self.container[name]["exec"]["command"]]
-        return subprocess.run(words, capture_output=True, text=True, timeout=self.container[name]["timeoutSeconds"], check=False, env=rig.QUIET).returncode
+        return subprocess.run(words, capture_output=True, text=True, timeout=self.container[name]["timeoutSeconds"], check=False,
+                              env=rig.QUIET).returncode
 
 
 def configured():
@@ -73,7 +76,8 @@ def configured():
     for pod in pods:
         text = pod.objects["ConfigMap"]["data"]["phubd.yaml"]
         pod.config.write_text(re.sub("memory_max: [0-9]+GiB", "memory_max: 64MiB", text.replace("/run/phub/secret", str(pod.secret))))
-        done = subprocess.run([rig.PHUBD, *map(pod.mend, pod.container["args"]), "--check-config"], capture_output=True, text=True, timeout=60, check=False, env=rig.QUIET)
+        done = subprocess.run([rig.PHUBD, *map(pod.mend, pod.container["args"]), "--check-config"], capture_output=True, text=True,
+                              timeout=60, check=False, env=rig.QUIET)
         check(done.returncode == 0, done.stderr)
 
 
@@ -85,7 +89,8 @@ def boxed():
     pod.begin()
     check(all(pod.probe(name) == 0 for name in probes), "a probe does not find the box")
     pod.process.kill(15)
-    check(pod.process.wait(pod.objects["StatefulSet"]["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]) == 0, pod.process.err.text())
+    check(pod.process.wait(pod.objects["StatefulSet"]["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]) == 0,
+          pod.process.err.text())
 
 
 def run_workers(url, boxes):
@@ -139,16 +144,19 @@ def allowed():
     wanted = [{"protocol": "TCP", "port": control}, {"protocol": "TCP", "port": first, "endPort": last}]
     check(box["NetworkPolicy"]["spec"]["ingress"][0]["ports"] == wanted, "ingress of the box")
     check(jobs["NetworkPolicy"]["spec"]["egress"][0]["ports"] == wanted, "egress of the workers")
-    check(container(box["StatefulSet"])["ports"][0]["containerPort"] == control and box["Service"]["spec"]["ports"][0]["port"] == control, "the port of the Service")
+    check(container(box["StatefulSet"])["ports"][0]["containerPort"] == control and box["Service"]["spec"]["ports"][0]["port"] == control,
+          "the port of the Service")
     cpus, cores = int(container(box["StatefulSet"])["resources"]["limits"]["cpu"]), config["cores"]
     check(cores <= cpus, f"{cores} cores on {cpus} CPUs")
     node = objects("nodes.yaml")
     config = yaml.safe_load(node["ConfigMap"]["data"]["phubd.yaml"])
     first, last = map(int, config["data_ports"].split("-"))
     check(node["NetworkPolicy"]["spec"]["egress"][0]["ports"] == wanted, "egress of a node's box")
-    check(node["NetworkPolicy"]["spec"]["ingress"][0]["ports"] == [wanted[0], {**wanted[1], "port": first, "endPort": last}], "ingress of a node's box")
+    check(node["NetworkPolicy"]["spec"]["ingress"][0]["ports"] == [wanted[0], {**wanted[1], "port": first, "endPort": last}],
+          "ingress of a node's box")
     ports = [p["port"] for p in node["Service"]["spec"]["ports"]]
-    check(ports == [control, *range(first, last + 1)] == [p["containerPort"] for p in container(node["DaemonSet"])["ports"]], f"ports of its Service: {ports}")
+    check(ports == [control, *range(first, last + 1)] == [p["containerPort"] for p in container(node["DaemonSet"])["ports"]],
+          f"ports of its Service: {ports}")
 
 
 def packages_of(file):
@@ -176,7 +184,8 @@ def image():
     stage = dockerfile.split("AS box\n")[1].split("\nFROM")[0]
     told = set(re.findall(r"\b(?:lib|ibv)[\w.+-]+", stage.split("&&")[1]))
     # These come along with libc6 itself, and with libibverbs1.
-    wanted = set().union(*(packages_of(rig.BUILD / name) for name in ("phubd", "phub", "libphub.so.0"))) - {"libc6", "libnl-3-200", "libnl-route-3-200"}
+    wanted = set().union(*(packages_of(rig.BUILD / name) for name in ("phubd", "phub", "libphub.so.0"))) - {"libc6", "libnl-3-200",
+                                                                                                            "libnl-route-3-200"}
     # What is loaded when it is needed: libcurl, to talk with etcd.
     loaded = set(re.findall(rb"\blib[\w-]+\.so\.\d+(?=\0)", (rig.BUILD / "phubd").read_bytes()))
     check(b"libcurl.so.4" in loaded, f"phubd loads {loaded}")

@@ -38,7 +38,8 @@ def worker(url):
 
 
 def python(url, world=WORLD):
-    return [sys.executable, "-c", PYTHON.format(client=str(rig.ROOT / "client/python"), url=url, world=world, total=sum(range(1, world + 1)))]
+    return [sys.executable, "-c",
+            PYTHON.format(client=str(rig.ROOT / "client/python"), url=url, world=world, total=sum(range(1, world + 1)))]
 
 
 def needs(program, package):
@@ -49,7 +50,8 @@ def needs(program, package):
 
 
 def launch(*words, **env):
-    done = subprocess.run([str(word) for word in words], capture_output=True, text=True, timeout=TASK_S, check=False, stdin=subprocess.DEVNULL,
+    done = subprocess.run([str(word) for word in words], capture_output=True, text=True, timeout=TASK_S, check=False,
+                          stdin=subprocess.DEVNULL,
                           env={**rig.QUIET, "PHUB_LIBRARY": str(rig.BUILD / "libphub.so.0"), **env}, cwd=rig.ROOT)
     check(done.returncode == 0, f"{words[0]} ended with {done.returncode}: {done.stderr[-2000:]}{done.stdout[-2000:]}")
     return done.stdout
@@ -59,7 +61,8 @@ def ended(text, world=WORLD):
     """The workers' last words must be of all ranks, each without an error and with every sum right, and the same weights."""
     ends = [json.loads(word) for word in re.findall(r'\{"event":"end".*\}', text)]
     check(sorted(end["rank"] for end in ends) == list(range(world)), f"{text[-2000:]}")
-    check(all(end["rc"] == 0 and end["wrong"] == 0 and end["rounds"] == 10 for end in ends) and len({end["digest"] for end in ends}) == 1, f"{ends}")
+    check(all(end["rc"] == 0 and end["wrong"] == 0 and end["rounds"] == 10 for end in ends) and len({end["digest"] for end in ends}) == 1,
+          f"{ends}")
 
 
 def counted(text, world=WORLD):
@@ -86,7 +89,8 @@ def mpich():
 
 def torchrun(*words):
     # The first two options work around Debian 12's torch 1.13 under Python 3.11.
-    return ["torchrun", "--redirects", "1", "--tee", "1", "--master_port", rig.free_port(), "--nproc_per_node", WORLD, "--no_python", *words]
+    return ["torchrun", "--redirects", "1", "--tee", "1", "--master_port", rig.free_port(), "--nproc_per_node", WORLD, "--no_python",
+            *words]
 
 
 def torch():
@@ -104,7 +108,8 @@ def kubernetes():
 
     def pods(job, command, **more):
         running = [rig.Process(f"pod {i}", command(box.url(job)), env={"JOB_COMPLETION_INDEX": str(i), "WORLD_SIZE": str(WORLD),
-                                                                     "PHUB_LIBRARY": str(rig.BUILD / "libphub.so.0"), **{k: v(i) for k, v in more.items()}})
+                                                                     "PHUB_LIBRARY": str(rig.BUILD / "libphub.so.0"),
+                                                                       **{k: v(i) for k, v in more.items()}})
                    for i in range(WORLD)]
         for pod in running:
             check(pod.wait() == 0, pod.err.text())
@@ -149,7 +154,8 @@ def batch(slurm, *command, **env):
     """Runs deploy/slurm/phub.sbatch on both nodes: its exit status, what it wrote, and the folder of its files."""
     out = slurm.folder / f"out-{time.monotonic_ns()}"
     shared = pathlib.Path(tempfile.mkdtemp(dir=slurm.folder))
-    env = {"PHUB_FOLDER": str(shared), "PHUB_PHUBD": str(rig.PHUBD), "PHUB_BOX_HOST": "127.0.0.1", "PHUB_BOX": "--cores 1", "PHUB_LOG": "info", **env}
+    env = {"PHUB_FOLDER": str(shared), "PHUB_PHUBD": str(rig.PHUBD), "PHUB_BOX_HOST": "127.0.0.1",
+           "PHUB_BOX": "--cores 1", "PHUB_LOG": "info", **env}
     done = slurm.do("sbatch", "--wait", f"--output={out}", "--nodes=2", "--ntasks-per-node=2", SBATCH, *command, **env)
     return done.returncode, out.read_text(), shared
 
@@ -183,7 +189,8 @@ def sbatch():
     check(status == 0, text)
     ended(text)
     holds(text, "phub: 4 workers on 2 nodes, the box is phub://127.0.0.1:", '"transport":"shm"')
-    check(len(re.findall(r"phubd: listening on 127\.0\.0\.1:\d+ \(shm, tcp\)", text)) == 2, f"a box for each node: {text}")  # their logs, by PHUB_LOG
+    check(len(re.findall(r"phubd: listening on 127\.0\.0\.1:\d+ \(shm, tcp\)", text)) == 2,
+          f"a box for each node: {text}")  # their logs, by PHUB_LOG
     check(list(shared.iterdir()) == [], f"left behind: {list(shared.rglob('*'))}")
     nobody_left(shared)
     status, text, shared = batch(slurm, *words, "url=phub://127.0.0.1:1/x", "timeout_ms=300", PHUB_HOSTBOX="none")
@@ -205,7 +212,8 @@ def batch_python():
     script = PYTHON.replace("{url!r}", "").format(client=str(rig.ROOT / "client/python"), world=4, total=10)
     file = slurm.folder / "train.py"
     file.write_text(script)
-    status, text, shared = batch(slurm, "sh", "-c", f'set -- {sys.executable} {file}; {OF_NODE}', PHUB_LIBRARY=str(rig.BUILD / "libphub.so.0"))
+    status, text, shared = batch(slurm, "sh", "-c", f'set -- {sys.executable} {file}; {OF_NODE}',
+                                 PHUB_LIBRARY=str(rig.BUILD / "libphub.so.0"))
     check(status == 0, text)
     counted(text)
     nobody_left(shared)

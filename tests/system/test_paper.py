@@ -126,7 +126,8 @@ def verdict_of_chunks():
 def verdict_of_curve(curve):
     for scale, mirrored in ((3.0, False), (1.0, True)):
         values = list(curve.values())[::-1] if mirrored else list(curve.values())
-        lines = [{"experiment": "chunks", "run": 0, "transport": "tcp", "chunk": size << 10, "rounds_per_s": scale * value, "cpu_s_per_gb": 1 / value}
+        lines = [{"experiment": "chunks", "run": 0, "transport": "tcp", "chunk": size << 10, "rounds_per_s": scale * value,
+                  "cpu_s_per_gb": 1 / value}
                  for size, value in zip(curve, values)]
         said = claims(paper_report.Chunks, *lines)
         check(len(said) == 4, f"{said}")

@@ -35,13 +35,15 @@ class Apart:
             if keeps and number < 2:
                 more["checkpoint_targets"] = keeps
             return rig.Box(name=f"box{number}", prefix=racks.enter(racks.worker(number, "box")), env=racks_net.SECRET, create="secret",
-                           create_secret_env="RACKS_SECRET", admin_secret_env="RACKS_SECRET", transports="tcp", cores=1, lost_ms=3000, warn_ms=1500,
+                           create_secret_env="RACKS_SECRET", admin_secret_env="RACKS_SECRET", transports="tcp", cores=1, lost_ms=3000,
+                           warn_ms=1500,
                            listen=f"{racks_net.address(number)}:{racks_net.PORT}", **more)
 
         self.racks, self.places = racks, racks.shape.places()
         self.root = box(0, **({"hierarchy": hierarchy} if hierarchy else {}))
         self.boxes = [self.root] + [box(number, **({} if rack_file else {"uplink": self.root.address + (f",{other}" if keeps else "")}))
-                                    for number, other in ((1, f"{racks_net.address(2)}:{racks_net.PORT}"), (2, f"{racks_net.address(1)}:{racks_net.PORT}"))]
+                                    for number, other in ((1, f"{racks_net.address(2)}:{racks_net.PORT}"),
+                                                          (2, f"{racks_net.address(1)}:{racks_net.PORT}"))]
 
     def census(self, lost):
         """As census(), of workers in their racks. They tell every round."""
@@ -102,7 +104,8 @@ def same_rounds(workers, at_least):
         for line in map(json.loads, list(worker.out.lines)):
             if line["event"] == "progress":
                 got.setdefault(line["round"], set()).add(line["got"])
-    check(len(got) >= at_least and all(len(digests) == 1 for digests in got.values()), f"{ {r: d for r, d in got.items() if len(d) > 1} } of {len(got)} rounds")
+    check(len(got) >= at_least and all(len(digests) == 1 for digests in got.values()),
+          f"{ {r: d for r, d in got.items() if len(d) > 1} } of {len(got)} rounds")
 
 
 def partition():
@@ -203,8 +206,10 @@ def degraded():
         path = pathlib.Path(where) / "racks.yaml"
         write_rack_file(path, ["1Gbit"] * 3)
         apart = Apart(racks, "sharded", rack_file=path)
-        workers = [rig.Worker(apart.boxes[number].url("apart"), rank=rank, world=5, env=racks_net.SECRET, keys=keys, transport="tcp", optimizer="adam",
-                              prefix=racks.enter(racks.worker(number, local)), rounds="until-told", report_ms=1, pause_us=20000, wait_ms=60000)
+        workers = [rig.Worker(apart.boxes[number].url("apart"), rank=rank, world=5, env=racks_net.SECRET, keys=keys, transport="tcp",
+                              optimizer="adam",
+                              prefix=racks.enter(racks.worker(number, local)), rounds="until-told", report_ms=1, pause_us=20000,
+                              wait_ms=60000)
                    for rank, (number, local) in enumerate(apart.places)]
 
         def reached(round_):
@@ -240,7 +245,8 @@ def degraded():
         check(2.5 < even < 3.2 and 1.9 < less < 2.3, f"{even:.2f} models crossed its uplink in a round, then {less:.2f}")
         workers[0].tell()
         results = [worker.good() for worker in workers]
-        check({r["digest"] for r in results} == {flat(5, keys=keys, optimizer="adam", rounds=results[0]["rounds"])}, "other weights than of one box")
+        check({r["digest"] for r in results} == {flat(5, keys=keys, optimizer="adam", rounds=results[0]["rounds"])},
+              "other weights than of one box")
         apart.stop()
 
 
@@ -270,7 +276,8 @@ def promoted():
         apart = Apart(racks, keeps=folder)
         workers = []
         for rank, (number, local) in enumerate(((1, 0), (1, 1), (2, 0))):
-            workers.append(rig.Worker(apart.boxes[number].url("spread"), rank=rank, world=3, prefix=racks.enter(racks.worker(number, local)),
+            workers.append(rig.Worker(apart.boxes[number].url("spread"), rank=rank, world=3,
+                                      prefix=racks.enter(racks.worker(number, local)),
                                       env=racks_net.SECRET, keys=test_roots.KEYS, rounds=test_roots.ROUNDS, settle=True, transport="tcp",
                                       pause_us=15000, resume_ms=60000, timeout_ms=60000, **TRAINS))
         apart.root.logged("checkpoint before round")

@@ -164,7 +164,8 @@ def config_errors():
     for text, *words in (("poll: busy\nlost_ms: 1500\n", ":2: warn_ms 2000 is not below lost_ms 1500"),
                          ("\nwarn_ms: 500\n", ":2: heartbeat_ms 1000 is not below warn_ms 500"),
                          ("poll: busy\nlisten: ['*:0']\n", r":2: listen: \* is not loopback"),
-                         ("jobs:\n  - {name: a, secret_env: HOME}\n  - {name: open}\nlisten: ['*:0']\ncreate: never\n", ":3: .*job 'open' has no secret"),
+                         ("jobs:\n  - {name: a, secret_env: HOME}\n  - {name: open}\nlisten: ['*:0']\ncreate: never\n",
+                          ":3: .*job 'open' has no secret"),
                          ("poll: busy\n\ncreate: secret\n", ":3: create: secret needs"),
                          ("create: secret\ncreate_secret_file: /nosuch\n", ":2: /nosuch: "),
                          ("memory_max: 900TiB\n", ":1: memory_max: ")):
@@ -228,7 +229,8 @@ def public():
 def dpdk_ports():
     """ports of DPDK that cannot be read are refused before anything starts"""
     for check_only in ([], ["--check-config"]):
-        refused(1, "transport dpdk needs a port", "dpdk_ports", options=["--listen", "127.0.0.1:0", "-o", "transports=tcp,dpdk", *check_only])
+        refused(1, "transport dpdk needs a port", "dpdk_ports",
+                options=["--listen", "127.0.0.1:0", "-o", "transports=tcp,dpdk", *check_only])
         refused(1, r"10\.78\.0\.999", options=["--listen", "127.0.0.1:0", "-o", "transports=tcp,dpdk", "-o",
                                              "dpdk_ports=net_null0@10.78.0.999/24", *check_only])
         refused(1, "net_null1.* in a network of its own", options=["--listen", "127.0.0.1:0", "-o", "transports=tcp,dpdk", "-o",

@@ -121,7 +121,8 @@ def as_documented():
     limits = set()
     with tempfile.TemporaryDirectory() as folder:
         path = file_of(folder, {**KERNEL, "workers": 2}, {**KERNEL, "workers": 8}, cost)
-        for change in ({}, {"cores": 1}, {"link": 100e9, "nics": 10}, {"memory": 1e9}, {"lines": 10e6}, {"cpus": 2}, {"bytes": 4096, "cpus": 2},
+        for change in ({}, {"cores": 1}, {"link": 100e9, "nics": 10}, {"memory": 1e9}, {"lines": 10e6}, {"cpus": 2},
+                       {"bytes": 4096, "cpus": 2},
                        {"bytes": 4000, "cores": 64, "nics": 8}, {"bytes": 1 << 22, "keys": 1024}, {"bytes": 960000, "keys": 24},
                        {"link": 100e9, "nics": 64, "cores": 64}, {"link": 1e9, "nics": 8, "workers": 2}, {"chunk": 4096, "mtu": 9000}):
             o = {**usual, **change}
@@ -200,11 +201,14 @@ def wrong_words():
                           (["--cache-lines", "-5M"], "1370M"), (["--compute-ms", ""], "54"),
                           (["--optimizer", "lamb"], "--optimizer"), (["--model", "resnet-51"], "resnet-50"),
                           (["--bytes", "1MB", "--model", "vgg-19"], "--bytes or --model"), (["--keys", "3"], "belongs to --bytes"),
-                          (["--cpus", "3"], "--here"), (["--runs", "2"], "belong to --calibrate"), (["--calibrate", "--costs", "x"], "one of them"),
-                          (["--bytes", "2", "--keys", "1000000"], "at least 4000000"), (["--bytes", "3", "--dtype", "f32"], "multiple of 4"),
+                          (["--cpus", "3"], "--here"), (["--runs", "2"], "belong to --calibrate"),
+                          (["--calibrate", "--costs", "x"], "one of them"),
+                          (["--bytes", "2", "--keys", "1000000"], "at least 4000000"),
+                          (["--bytes", "3", "--dtype", "f32"], "multiple of 4"),
                           (["--bytes", "3", "--dtype", "f16"], "multiple of 2"),
                           (["--calibrate", "--workers", "4"], "--workers has no effect with --calibrate"),
-                          (["--calibrate", "--model", "vgg-19"], "--model has no effect"), (["--calibrate", "--sweep", "9"], "--sweep has no"),
+                          (["--calibrate", "--model", "vgg-19"], "--model has no effect"),
+                          (["--calibrate", "--sweep", "9"], "--sweep has no"),
                           (["--calibrate", "--frame", "0"], "--frame has no"), (["--calibrate", "--here"], "--here has no"),
                           (["--transport", "shm", "--nics", "2"], "--nics has no effect with --transport shm"),
                           (["--transport", "shm", "--link", "10G"], "--link has no effect"),
@@ -254,6 +258,7 @@ def against_measurement():
 
 
 if __name__ == "__main__":
-    cases = [no_options, each_resource_limits, numbers, as_documented, words, loopback, types, computing, sweep, wrong_words, bad_files, formulae]
+    cases = [no_options, each_resource_limits, numbers, as_documented, words, loopback, types, computing, sweep, wrong_words, bad_files,
+             formulae]
     sanitized = PHUB.exists() and any(name in PHUB.read_bytes() for name in (b"__asan_", b"__tsan_", b"__ubsan_"))
     rig.run(cases if sanitized else [*cases, against_measurement], None if PHUB.exists() else f"{PHUB} is not there (make)")

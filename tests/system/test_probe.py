@@ -62,10 +62,12 @@ class Net:
         do(*within(bridge, "ip", "link", "set", "dev", port, "master", "bridge", "up"))
         do(*within(pid, "ip", "link", "set", "dev", device, "up"))
         for where, name in ((bridge, port), (pid, device)):
-            do(*within(where, "tc", "qdisc", "replace", "dev", name, "root", "tbf", "rate", f"{mbit}mbit", "burst", "64k", "latency", "50ms"))
+            do(*within(where, "tc", "qdisc", "replace", "dev", name, "root", "tbf", "rate", f"{mbit}mbit", "burst", "64k", "latency",
+                       "50ms"))
 
     def serve(self, names=MEMBERS, env=TOKEN):
-        probes = [rig.Process(f"probe {name}", [PHUB, "topo", "probe", "--serve", PORT], env=env, prefix=self.enter[name]) for name in names]
+        probes = [rig.Process(f"probe {name}", [PHUB, "topo", "probe", "--serve", PORT], env=env, prefix=self.enter[name])
+                  for name in names]
         for probe in probes:
             check(probe.out.find(lambda line: "listens" in line), f"no probe: {probe.err.text()}")
         return probes
@@ -105,15 +107,19 @@ def two_racks():
             check(probe.wait() == 0, f"{probe.err.text()}")
             check(f"probe ends: {address('a')} has measured" in probe.out.text(), probe.out.text())
         found = lines(out)
-        check({line["name"]: line["rack"] for line in found if line["probe"] == "member"} == {"a": "r0", "b": "r0", "c": "r1", "d": "r1"}, out)
+        check({line["name"]: line["rack"] for line in found if line["probe"] == "member"} == {"a": "r0", "b": "r0", "c": "r1", "d": "r1"},
+              out)
         text = path.read_text()
-        holds(text, r"^# Measured by phub topo probe, 2\d{3}-", "Racks: told apart by rates together, with a gap of", "uplink: .* Gbit/s out")
+        holds(text, r"^# Measured by phub topo probe, 2\d{3}-", "Racks: told apart by rates together, with a gap of",
+              "uplink: .* Gbit/s out")
         told = subprocess.run([PHUB, "topo", "--racks", path, "--json"], check=True, capture_output=True, text=True, timeout=rig.DEADLINE_S)
         told = lines(told.stdout)
         racks = [line for line in told if line["topo"] == "rack"]
-        check(len(racks) == 2 and all(near(UPLINK, rack["uplink_bytes_per_s"]) and 0 < rack["latency_s"] < 0.02 for rack in racks), f"{racks}")
+        check(len(racks) == 2 and all(near(UPLINK, rack["uplink_bytes_per_s"]) and 0 < rack["latency_s"] < 0.02 for rack in racks),
+              f"{racks}")
         members = [line for line in told if line["topo"] in ("box", "rack_host")]
-        check({(line.get("box") or line["host"]): line["rack"] for line in members} == {"a": "r0", "b": "r0", "c": "r1", "d": "r1"}, f"{members}")
+        check({(line.get("box") or line["host"]): line["rack"] for line in members} == {"a": "r0", "b": "r0", "c": "r1", "d": "r1"},
+              f"{members}")
         check(all(near(LINK, line["rate_bytes_per_s"]) for line in members), f"{members}")
         check([line["port"] for line in members if line["topo"] == "box"] == [7077, 7077], f"{members}")
         for wrong in ("/nowhere/racks.yaml", "nowhere/racks.yaml"):  # before any probe is asked

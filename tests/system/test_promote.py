@@ -139,7 +139,8 @@ def comes_again():
         racks.two.kill()
         racks.two.wait()
         racks.two = racks.start(1)
-        holds(racks.two.logged("this box is the root, of epoch 2, as checkpoint_targets say, and not below its uplink"), r"promoted by \S+@\S+")
+        holds(racks.two.logged("this box is the root, of epoch 2, as checkpoint_targets say, and not below its uplink"),
+              r"promoted by \S+@\S+")
         racks.one = racks.start(0)
         workers = begin([racks.one, racks.two, racks.a], **MORE)
         racks.two.logged("checkpoint before round")
@@ -165,9 +166,11 @@ def deposed():
         (pathlib.Path(folder) / ".phub.lock").unlink()
         promote(racks.two)
         for worker in workers:
-            worker.failed(("EOWNERDEAD", "ESTALE"), "its box is the root no more .*an operator has promoted another", f"the box at {racks.two.address} is, of epoch 2")
+            worker.failed(("EOWNERDEAD", "ESTALE"), "its box is the root no more .*an operator has promoted another",
+                          f"the box at {racks.two.address} is, of epoch 2")
         check(racks.one.wait() == 1, "its exit status")
-        holds(racks.one.err.text(), f"an operator has promoted the box at {racks.two.address}, of epoch 2, .* when it is started again it is below that")
+        holds(racks.one.err.text(),
+              f"an operator has promoted the box at {racks.two.address}, of epoch 2, .* when it is started again it is below that")
         racks.one = racks.start(0)
         (pathlib.Path(folder) / ".phub.lock").unlink()
         promote(racks.one)
@@ -242,14 +245,17 @@ def told():
         boxes[0].kill()
         boxes[0].wait()
         one, two, three = (box.address for box in boxes[1:])
-        holds(boxes[1].logged("jobs here wait for the root"), f"if the root is dead, `phub promote {one}` \\(or {three}\\) makes another box the root")
+        holds(boxes[1].logged("jobs here wait for the root"),
+              f"if the root is dead, `phub promote {one}` \\(or {three}\\) makes another box the root")
         holds(boxes[2].logged("jobs here wait for the root"), f"`phub promote {one}` \\(or {three}\\)")
         holds(boxes[3].logged("jobs here wait for the root"), f"`phub promote {three}` \\(or {one}\\)")
         holds(looks("jobs", two), f"spread: WAITS for the root: if the root is dead, `phub promote {one}`")
         holds(looks("jobs", "--json", two), '"advice": ?"if the root is dead', '"strangers_refused": ?0')
-        holds(looks("boxes", "--racks", path, status=1), "b0 .* NOT UP", f"\nno box that is up is the root; if it is dead, `phub promote {one}` \\(or {three}\\)")
+        holds(looks("boxes", "--racks", path, status=1), "b0 .* NOT UP",
+              f"\nno box that is up is the root; if it is dead, `phub promote {one}` \\(or {three}\\)")
         seen = [json.loads(line) for line in looks("boxes", "--racks", path, "--json", status=1).splitlines()]
-        check([(box["root"], box["promotable"]) for box in seen] == [(False, False), (False, True), (False, False), (False, True)], f"{seen}")
+        check([(box["root"], box["promotable"]) for box in seen] == [(False, False), (False, True), (False, False), (False, True)],
+              f"{seen}")
         for worker in workers:
             worker.failed("EOWNERDEAD", f"if the root is dead, `phub promote ({one}|{three})` .* makes another box the root")
         for box in boxes[1:]:

@@ -112,7 +112,8 @@ def half():
     for worker in [rig.Worker(box.url("sizes"), rank=rank, world=2, keys=KEYS, rounds=5, transport="tcp") for rank, box in enumerate(pair)]:
         one, two = rf"box {rack.root.address} has 32768 \(rank 0 names none\)", rf"box {other.address} has 65536 \(rank 1 names none\)"
         bad(worker, rf"chunk_bytes differs: ({one}, {two}|{two}, {one}); set it alike at the boxes, or let all workers name one", "EBADMSG")
-    for worker in [rig.Worker(box.url("sizes"), rank=rank, world=2, keys=KEYS, rounds=5, transport="tcp", chunk_bytes=16384) for rank, box in enumerate(pair)]:
+    for worker in [rig.Worker(box.url("sizes"), rank=rank, world=2, keys=KEYS, rounds=5, transport="tcp", chunk_bytes=16384)
+                   for rank, box in enumerate(pair)]:
         worker.good()
     other.stop()
     rack.stop()
@@ -334,8 +335,10 @@ class Siblings:
     def __init__(self, sibling, **options):
         ports = [rig.free_port() for _ in range(3)]
         with tempfile.NamedTemporaryFile("w", suffix=".yaml", delete=False) as file:
-            file.write("racks:\n" + "".join(f"  - name: r{i}\n    uplink: 1Gbit\n    boxes:\n      - {{name: {name}, address: '127.0.0.1:{port}', rate: 1Gbit{more}}}\n"
-                                            for i, (name, port, more) in enumerate(zip(("root", "a", "b"), ports, ("", f", sibling: {sibling}", ", sibling: a")))))
+            file.write("racks:\n" + "".join(f"  - name: r{i}\n    uplink: 1Gbit\n    boxes:\n      - "
+                                            f"{{name: {name}, address: '127.0.0.1:{port}', rate: 1Gbit{more}}}\n"
+                                            for i, (name, port, more) in enumerate(zip(("root", "a", "b"), ports,
+                                                                                       ("", f", sibling: {sibling}", ", sibling: a")))))
         self.root, self.a, self.b = (rig.Box(name=name, racks=file.name, box=name, listen=f"127.0.0.1:{port}", cores=2, **options)
                                      for name, port in zip(("root", "a", "b"), ports))
         pathlib.Path(file.name).unlink()
@@ -515,7 +518,8 @@ def refused():
     rack.stop()
     ports = [rig.free_port() for _ in range(3)]
     circle = [rig.Box(name=f"circle{i}", cores=1, listen=f"127.0.0.1:{port}", uplink=f"127.0.0.1:{ports[i - 1]}") for i, port in enumerate(ports)]
-    bad(rig.Worker(circle[0].url("round"), rank=0, world=2, keys=KEYS, rounds=5, transport="tcp"), "rank 0 is at box .* own rank, or, if uplinks lead from box to box in a circle")
+    bad(rig.Worker(circle[0].url("round"), rank=0, world=2, keys=KEYS, rounds=5, transport="tcp"), "rank 0 is at box .* own rank, or, if "
+                                                                                                   "uplinks lead from box to box in a circle")
     for box in circle:
         box.stop()
 
@@ -524,7 +528,8 @@ def here():
     """jobs that are their box's alone: one name at three boxes, sums of each one's workers, nothing goes up; also what is not done over several"""
     rack = Rack()
     want = {world: flat(world, optimizer="none") for world in (1, 2)}
-    crews = {box: [rig.Worker(box.url("own"), rank=rank, world=world, here=1, keys=KEYS, rounds=20, transport="tcp", optimizer="none") for rank in range(world)]
+    crews = {box: [rig.Worker(box.url("own"), rank=rank, world=world, here=1, keys=KEYS, rounds=20, transport="tcp", optimizer="none")
+                   for rank in range(world)]
              for box, world in ((rack.root, 1), (rack.a, 2), (rack.b, 2))}
     for crew in crews.values():
         for worker in crew:
@@ -534,7 +539,8 @@ def here():
     found = jobs(rack.b, "runs")
     check("above" not in found and found["state"] == "running", f"{found}")
     worker.kill()
-    for worker in [rig.Worker(rack.b.url("ssp"), rank=rank, world=2, here=1, keys=KEYS, rounds=20, transport="tcp", sync="ssp", staleness=1, optimizer="sgd", check=0)
+    for worker in [rig.Worker(rack.b.url("ssp"), rank=rank, world=2, here=1, keys=KEYS, rounds=20, transport="tcp", sync="ssp", staleness=1, optimizer="sgd",
+                              check=0)
                    for rank in range(2)]:
         worker.good()
     workers = [rig.Worker(rack.b.url("both"), rank=rank, world=2, here=rank, keys=KEYS, rounds=5, transport="tcp") for rank in range(2)]
@@ -623,7 +629,8 @@ def shares():
             check(0.55 < sent < 0.8, f"{hierarchy}: {sent:.2f} of the model a round; each box lifts what ends elsewhere, two thirds")
             text = subprocess.run([PHUB, "jobs", box.address], check=True, capture_output=True, text=True, timeout=rig.DEADLINE_S, env=rig.QUIET).stdout
             check(found["lost"] == [], f"{found['lost']}")
-            holds(text, rf"shares: {hierarchy}, 3 boxes: \d+ of {found['chunks']} chunks end at this one\n", r"is beside, where \d+ chunks end: lifting by tcp, .* sent")
+            holds(text, rf"shares: {hierarchy}, 3 boxes: \d+ of {found['chunks']} chunks end at this one\n",
+                  r"is beside, where \d+ chunks end: lifting by tcp, .* sent")
         for worker in workers:
             worker.kill()
         for box in (rack.c, rack.b, rack.a, rack.root):
@@ -763,7 +770,8 @@ def measured():
         # Uplinks of two workers at 100 Mbit/s, over 4; flat, each carries two gradients.
         check(runs[2, "flat"]["round_ms"] > 0.9 * 2 * 8 * runs[2, "flat"]["bytes"] / 50e3, f"{runs[2, 'flat']}")
         text = (pathlib.Path(out) / "racks.md").read_text()
-        holds(text, r"\| 3 \| chain \| 1.[34]\d \(1.33\) ", r"\| 2 \| 4:1 \| flat \| \d+ \(\d+ to \d+\) \| 167 \| ", r"\| ResNet-50 \| 2 \| 0.4 \| -?\d+\.\d ")
+        holds(text, r"\| 3 \| chain \| 1.[34]\d \(1.33\) ", r"\| 2 \| 4:1 \| flat \| \d+ \(\d+ to \d+\) \| 167 \| ",
+              r"\| ResNet-50 \| 2 \| 0.4 \| -?\d+\.\d ")
         for picture in ("speed", "train"):
             check("no matplotlib" in err or (pathlib.Path(out) / f"racks-{picture}.png").read_bytes().startswith(b"\x89PNG"), f"no picture {picture}")
         check("takes no smoke test" in bench("--readme", status=1), "README would take a smoke test")
@@ -775,7 +783,9 @@ def measured():
         check(len(path.read_text().splitlines()) == len(lines), path.read_text())
 
 
-CASES = [summed, half, shared_memory, together, jobs_beside, later, lost_worker, lost_box, outlives_workers, outlives_box, moves, stopped, root_comes_again, siblings, sibling_of_above, asks_again, stalls, awaited, refused, here, seen, exchanged, only_sums, shares, same_bits, same_bits_flat, association_told, by_job, lost_beside, unreachable, measured]
+CASES = [summed, half, shared_memory, together, jobs_beside, later, lost_worker, lost_box, outlives_workers, outlives_box, moves, stopped, root_comes_again,
+         siblings, sibling_of_above, asks_again, stalls, awaited, refused, here, seen, exchanged, only_sums, shares, same_bits, same_bits_flat,
+         association_told, by_job, lost_beside, unreachable, measured]
 
 if __name__ == "__main__":
     rig.run(CASES, None if PHUB.exists() else f"{PHUB} is not there (make)")

@@ -94,7 +94,8 @@ def port_down():
         check(found["node1"]["usable"] and not found["node2"]["usable"], f"{found}")
         check(found["node2"]["why"] == "the port is down" and found["node2"]["do"].startswith("ip link set up dev n2"), f"{found}")
         holds(phub("topo")[0], r"(?m)^node2:1 cannot be used: the port is down\n  -> ip link set up dev n2")
-        holds(phub("doctor")[0], r"ok +rdma +node1:1 can be used", r"warn +rdma +node2:1 cannot be used: the port is down\n +-> ip link set up dev n2")
+        holds(phub("doctor")[0], r"ok +rdma +node1:1 can be used",
+              r"warn +rdma +node2:1 cannot be used: the port is down\n +-> ip link set up dev n2")
         for words in (["-o", "rdma=node2"], ["-o", "rdma=node2", "--check-config"]):
             _, err = command(PHUBD, "-o", "listen=127.0.0.1:0", "-o", "transports=verbs", *words, status=1)
             holds(err, "node2:1: the port is down: ip link set up dev n2")
@@ -211,7 +212,8 @@ def limits():
     holds(phub("doctor", box.address, env=secret)[0], "verbs +offered")
     box.stop()
     box = Box(admin_secret_env="PHUB_ADMIN_SECRET", env=secret)
-    holds(phub("doctor", box.address, env=secret)[0], "ok +verbs +not offered by the box, and this machine has RDMA\n +-> phubd -o transports=tcp,shm,verbs")
+    holds(phub("doctor", box.address, env=secret)[0],
+          "ok +verbs +not offered by the box, and this machine has RDMA\n +-> phubd -o transports=tcp,shm,verbs")
     box.stop()
     # Each number takes it further, and there is one that does.
     limit = 64

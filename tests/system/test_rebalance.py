@@ -29,7 +29,8 @@ def run(box, job, *words):
 
 
 def _run(box, job, *words):
-    return subprocess.run([PHUB, "jobs", "rebalance", job, box.address, *words], capture_output=True, text=True, timeout=rig.DEADLINE_S, env=rig.QUIET)
+    return subprocess.run([PHUB, "jobs", "rebalance", job, box.address, *words], capture_output=True, text=True, timeout=rig.DEADLINE_S,
+                          env=rig.QUIET)
 
 
 def rebalance(box, job, *patterns, status=0):
@@ -62,7 +63,8 @@ class Shards:
     def __init__(self, where, config=None, **options):
         self.path, self.ports = pathlib.Path(where) / "racks.yaml", [rig.free_port() for _ in range(3)]
         rack_file(self.path, self.ports, ["100Mbit"] * 3)
-        self.boxes = [rig.Box(name=f"b{i}", cores=2, racks=self.path, listen=f"127.0.0.{i + 1}:{self.ports[i]}", hierarchy=None if i else "sharded",
+        self.boxes = [rig.Box(name=f"b{i}", cores=2, racks=self.path, listen=f"127.0.0.{i + 1}:{self.ports[i]}",
+                              hierarchy=None if i else "sharded",
                               config=None if i else config, **options) for i in range(3)]
 
     def rates(self, *uplinks):
@@ -100,19 +102,24 @@ def moved():
         lines = [f"line-{name}" for name in ("adam", "half", "sums", "large", "empty", "idle")]
         shards = Shards(where, config="jobs:\n" + "".join(f"  - {{name: {name}, hierarchy: chain}}\n" for name in lines))
         top = shards.boxes[0]
-        for job, more in (("adam", {"optimizer": "adam"}), ("half", {"optimizer": "adam", "dtype": "bf16"}), ("sums", {"optimizer": "none"}),
+        for job, more in (("adam", {"optimizer": "adam"}), ("half", {"optimizer": "adam", "dtype": "bf16"}),
+                          ("sums", {"optimizer": "none"}),
                           ("large", {"optimizer": "momentum", "keys": "a:500000,b:700000,c:100", "chunk_bytes": 1 << 20, "reduce": "mean"}),
                           ("empty", {"optimizer": "adam", "at": (1, 2, 1)}), ("idle", {"optimizer": "adam", "dtype": "bf16", "at": (1, 2)}),
-                          ("line-adam", {"optimizer": "adam"}), ("line-half", {"optimizer": "adam", "dtype": "bf16"}), ("line-sums", {"optimizer": "none"}),
-                          ("line-large", {"optimizer": "momentum", "keys": "a:500000,b:700000,c:100", "chunk_bytes": 1 << 20, "reduce": "mean"}),
-                          ("line-empty", {"optimizer": "adam", "at": (1, 2, 1)}), ("line-idle", {"optimizer": "adam", "dtype": "bf16", "at": (1, 2)})):
+                          ("line-adam", {"optimizer": "adam"}), ("line-half", {"optimizer": "adam", "dtype": "bf16"}),
+                          ("line-sums", {"optimizer": "none"}),
+                          ("line-large", {"optimizer": "momentum", "keys": "a:500000,b:700000,c:100", "chunk_bytes": 1 << 20,
+                                          "reduce": "mean"}),
+                          ("line-empty", {"optimizer": "adam", "at": (1, 2, 1)}),
+                          ("line-idle", {"optimizer": "adam", "dtype": "bf16", "at": (1, 2)})):
             shards.rates(*["100Mbit"] * 3)
             crew = shards.crew(job, **more)
             rebalance(top, job, r"^%s: nothing to do: by the rack file each of its \d+ chunks has its home$" % job)
             before = jobs(top, job)["beside"]
             for uplinks in (["100Mbit", "100Mbit", "20Mbit"], ["20Mbit", "100Mbit", "100Mbit"], ["100Mbit"] * 3):
                 shards.rates(*uplinks)
-                rebalance(top, job, rf"(?m)^{job}: \d+ of \d+ chunks, \d+ of \d+ bytes, (get other homes|gets another home)$", r"(?m) chunks?, .*B, from (the top box|box|1)",
+                rebalance(top, job, rf"(?m)^{job}: \d+ of \d+ chunks, \d+ of \d+ bytes, (get other homes|gets another home)$",
+                          r"(?m) chunks?, .*B, from (the top box|box|1)",
                           rf"(?m)^{job}: (1 chunk has|\d+ chunks have) moved, with .*B of weights and state; its workers waited for \d+ ms at most$")
                 for worker in crew:
                     worker.event("progress")
@@ -125,12 +132,14 @@ def moved():
                     if job == "adam":
                         share = 1 - found[0]["beside"][2]["home_bytes"] / found[0]["bytes"]
                         check(abs(lifted(shards.boxes[2], job) - share) < 0.15, f"box 2 lifts another share than {share:.2f} of each round")
-            check(all(abs(b["home_bytes"] - was["home_bytes"]) <= (1 << 20 if "large" in job else 32 << 10) for b, was in zip(jobs(top, job)["beside"], before)),
+            check(all(abs(b["home_bytes"] - was["home_bytes"]) <= (1 << 20 if "large" in job else 32 << 10)
+                      for b, was in zip(jobs(top, job)["beside"], before)),
                   "other shares by the same file")
             crew[0].tell()
             results = [worker.good() for worker in crew]
             given = {key: value for key, value in more.items() if key != "at"}
-            check({r["digest"] for r in results} == {flat(len(crew), **{**given, "rounds": results[0]["rounds"]})}, f"{job}: other sums than of one box")
+            check({r["digest"] for r in results} == {flat(len(crew), **{**given, "rounds": results[0]["rounds"]})},
+                  f"{job}: other sums than of one box")
         shards.stop()
 
 
@@ -154,7 +163,8 @@ def verbs():
     with tempfile.TemporaryDirectory() as where:
         shards = Shards(where, config="jobs:\n  - {name: line, hierarchy: chain}\n", **over("verbs"), **PATIENT)
         top = shards.boxes[0]
-        for job, more in (("adam", {"optimizer": "adam"}), ("sums", {"optimizer": "none"}), ("line", {"optimizer": "adam", "dtype": "bf16"})):
+        for job, more in (("adam", {"optimizer": "adam"}), ("sums", {"optimizer": "none"}),
+                          ("line", {"optimizer": "adam", "dtype": "bf16"})):
             shards.rates(*["100Mbit"] * 3)
             crew = shards.crew(job, wait_ms=60000, **more)
             for uplinks in (["100Mbit", "100Mbit", "20Mbit"], ["20Mbit", "100Mbit", "100Mbit"], ["100Mbit"] * 3):
@@ -168,7 +178,8 @@ def verbs():
                 check(sent is None or sent > before, "its boxes do not speak verbs")
             crew[0].tell()
             results = [worker.good() for worker in crew]
-            check({r["digest"] for r in results} == {flat(3, **{**more, "rounds": results[0]["rounds"]})}, f"{job}: other sums than of one box")
+            check({r["digest"] for r in results} == {flat(3, **{**more, "rounds": results[0]["rounds"]})},
+                  f"{job}: other sums than of one box")
         shards.stop()
 
 
@@ -182,7 +193,9 @@ def refused():
         rebalance(top, "none", r"no job 'none' is here", status=1)
         rebalance(top, "tree", r"job 'tree' has a tree of boxes: only a sharded or chained one", status=1)
         rebalance(top, "flat", r"job 'flat' has all of its workers at this box: only a sharded or chained one", status=1)
-        rebalance(shards.boxes[1], "shards", rf"the homes of job 'shards' are its top box's to choose, which has the rack file: ask box 'b0' at {top.address}", status=1)
+        rebalance(shards.boxes[1], "shards",
+                  rf"the homes of job 'shards' are its top box's to choose, which has the rack file: ask box 'b0' at {top.address}",
+                  status=1)
         subprocess.run([PHUB, "jobs", "pause", "shards", top.address], check=True, capture_output=True, env=rig.QUIET)
         rebalance(top, "shards", r"job 'shards' is paused; resume it first", status=1)
         subprocess.run([PHUB, "jobs", "resume", "shards", top.address], check=True, capture_output=True, env=rig.QUIET)
@@ -203,8 +216,10 @@ def outcome():
         before = jobs(top, "told")["beside"]
         found = told(top, "told")
         after = jobs(top, "told")["beside"]
-        check(found["stage"] == "moved" and found["number"] == 1 and found["done"] == found["boxes"] == 3 and not found["why"] + found["waits_for"], f"{found}")
-        check(sum(f["chunks"] for f in found["flows"]) == found["chunks"] and sum(f["bytes"] for f in found["flows"]) == found["bytes"] > 0, f"{found}")
+        check(found["stage"] == "moved" and found["number"] == 1 and found["done"] == found["boxes"] == 3
+              and not found["why"] + found["waits_for"], f"{found}")
+        check(sum(f["chunks"] for f in found["flows"]) == found["chunks"] and sum(f["bytes"] for f in found["flows"]) == found["bytes"] > 0,
+              f"{found}")
         check(found["carried"] == 2 * found["bytes"], f"{found}: not Adam's two arrays")
         check({f["from"] for f in found["flows"]} == {shards.boxes[2].address}, f"{found}: also between boxes whose links are as before")
         for i, box in enumerate(shards.boxes):
@@ -215,7 +230,8 @@ def outcome():
         check("nothing to do" in said["said"] and "rebalance" not in said, f"{said}")
         shards.rates(*["100Mbit"] * 3)
         shards.boxes[2].kill(signal.SIGSTOP)
-        rebalance(top, "told", rf"goes on, and its chunks keep their homes: box 'b2' at {shards.boxes[2].address} has not held its rounds within 5.0 s", status=1)
+        rebalance(top, "told", rf"goes on, and its chunks keep their homes: box 'b2' at {shards.boxes[2].address} has not held its rounds "
+                               r"within 5.0 s", status=1)
         rebalance(top, "told", r"job 'told' is being rebalanced", status=1)
         shards.boxes[2].kill(signal.SIGCONT)
         await_running(top, "told")
@@ -229,7 +245,8 @@ def outcome():
         waits.out.find(lambda line: "get other homes" in line)
         text = subprocess.run([PHUB, "jobs", top.address], check=True, capture_output=True, text=True, env=rig.QUIET).stdout
         check("told: is rebalanced: holding, " in text or "its chunks keep their homes" in top.err.text(), text)
-        subprocess.run([PHUB, "jobs", "evict", "told", top.address, "--reason", "it is over"], check=True, capture_output=True, env=rig.QUIET)
+        subprocess.run([PHUB, "jobs", "evict", "told", top.address, "--reason", "it is over"], check=True, capture_output=True,
+                       env=rig.QUIET)
         shards.boxes[1].kill(signal.SIGCONT)
         check(waits.wait() == 1, f"{waits.out.text()}")
         holds(waits.err.text(), r"job 'told' ended while its chunks were to get other homes|its chunks keep their homes")
@@ -258,7 +275,8 @@ def no_room():
         boxes[0].logged(rf"job 'tight': its chunks keep their homes: {why}")
         found = told(boxes[0], "tight", status=1)
         check(found["stage"] == "kept" and re.match(why, found["why"]) and found["number"] == 2, f"{found}")
-        boxes[1].logged(r"job 'tight': its chunks keep their homes: it needs \d+ bytes more while its chunks get other homes, and \d+ are available \(memory_max\)")
+        boxes[1].logged(r"job 'tight': its chunks keep their homes: it needs \d+ bytes more while its chunks get other homes, and \d+ are "
+                        r"available \(memory_max\)")
         for worker in crew:
             worker.event("progress")
         check([b["homes"] for b in jobs(boxes[0], "tight")["beside"]] == before, "homes moved")
@@ -353,7 +371,8 @@ def bereaved():
                 check(command.wait() in (0, 1), f"{command.err.text()}")
             else:
                 if lost == "wait":
-                    crew[2] = rig.Worker(shards.boxes[1].url(job), rank=2, world=4, **{"keys": KEYS, "transport": "tcp", "rounds": "until-told", **more})
+                    crew[2] = rig.Worker(shards.boxes[1].url(job), rank=2, world=4,
+                                         **{"keys": KEYS, "transport": "tcp", "rounds": "until-told", **more})
                 check(command.wait() in (0, 1), f"{command.err.text()}")
                 whole = 0b1111 if lost == "wait" else 0b1011
                 for rank in range(4):

@@ -267,7 +267,8 @@ def etcd_away():
     for worker in workers:
         worker.event("progress")
     etcd.kill()
-    holds(racks.one.logged("this box is not announced"), r"its jobs (go on for [\d.]+ s, for which its lease as the root lasts, and are held then|are held)")
+    holds(racks.one.logged("this box is not announced"),
+          r"its jobs (go on for [\d.]+ s, for which its lease as the root lasts, and are held then|are held)")
     racks.one.logged("its jobs are held until it is known")
     held = round_of(workers[0])
     etcd.start()
@@ -397,7 +398,8 @@ def wrong_root():
     """A box answers to the root's epoch alone that it is of"""
     etcd = Etcd()
     racks = Racks(etcd)
-    for box, asked, said in ((racks.one, racks.epochs[0] - 1, f"the root of epoch {racks.epochs[0] - 1} is looked for, and this one is of epoch {racks.epochs[0]}"),
+    for box, asked, said in ((racks.one, racks.epochs[0] - 1,
+                              f"the root of epoch {racks.epochs[0] - 1} is looked for, and this one is of epoch {racks.epochs[0]}"),
                              (racks.two, racks.epochs[0], f"it is no root, and is below {racks.one.address} by etcd")):
         holds(box.logged("the root 'top'"), "")
         control = raw.Control(box.address, "raw", 0, 2)
@@ -435,14 +437,16 @@ def wrong_options():
                           (("root=top", "uplink=10.0.0.1:7077", "etcd=h"), "root: 'top' is above this box .* uplink is '10.0.0.1:7077'"),
                           (("root=top", "box=top", "etcd=h"), "a root has another name than its boxes"),
                           (("root=a/b", "etcd=h"), "root: 'a/b'; allowed: NAME, of 1 to 63"),
-                          (("root=top", "etcd=h", "hierarchy=sharded"), "hierarchy: jobs of a root .* are trees; leave hierarchy, or root, away")):
+                          (("root=top", "etcd=h", "hierarchy=sharded"),
+                           "hierarchy: jobs of a root .* are trees; leave hierarchy, or root, away")):
         words = [word for option in options for word in ("-o", option)]
         done = subprocess.run([rig.PHUBD, *words, "--check-config"], capture_output=True, text=True, env=rig.QUIET)
         check(done.returncode == 1, f"{options}: {done.returncode}")
         holds(done.stderr, said)
 
 
-CASES = [root_dies, root_ends, cut_off, comes_back, stopped, etcd_away, suspended, hung_target, told, wrong_root, strange_key, wrong_options]
+CASES = [root_dies, root_ends, cut_off, comes_back, stopped, etcd_away, suspended, hung_target, told, wrong_root, strange_key,
+         wrong_options]
 
 if __name__ == "__main__":
     rig.run(CASES, None if ETCD else "etcd is not there (apt install etcd-server)")

@@ -22,8 +22,10 @@ class Advisor:
     def __init__(self, *words, sites=2, listen=None, prefix=(), status=0):
         self.status = status
         self.path = listen or f"unix:{FOLDER}/advise"
-        self.process = subprocess.Popen([*prefix, PHUB, "scout", "advise", "--listen", self.path, "--sites", str(sites), "--model-bytes", "1000", "--thetas",
-                                         "1,2,5,10", *([] if "scout+" in words else ["--theta", "5"]), "--period", "100", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        self.process = subprocess.Popen([*prefix, PHUB, "scout", "advise", "--listen", self.path, "--sites", str(sites),
+                                         "--model-bytes", "1000", "--thetas",
+                                         "1,2,5,10", *([] if "scout+" in words else ["--theta", "5"]), "--period", "100", *words],
+                                        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                                         text=True, env=rig.QUIET, cwd=FOLDER)
         self.said = self.process.stdout.readline()
         if not listen:
@@ -55,7 +57,8 @@ class Advisor:
 
 
 def report(site, step, away, **more):
-    return {"site": site, "step": step, "home": {"correct": 90, "samples": 100}, "away": {"correct": away, "samples": 100}, "bytes": 20000, **more}
+    return {"site": site, "step": step, "home": {"correct": 90, "samples": 100}, "away": {"correct": away, "samples": 100}, "bytes": 20000,
+            **more}
 
 
 def advise():
@@ -102,7 +105,8 @@ def advise_counts():
     _, told, end = lines((FOLDER / "counts.jsonl").read_text())
     check(told["bytes_total"] == 20000 and told["bytes_travel"] == end["bytes_travel"] == 0, f"{told}, {end}")
     path = f"unix:{FOLDER}/replay"
-    process = subprocess.Popen([PHUB, "scout", "advise", "--listen", path, "--sites", "1", "--model-bytes", "9", "--policy", "replay", "--thetas", "5,2,5,1"],
+    process = subprocess.Popen([PHUB, "scout", "advise", "--listen", path, "--sites", "1", "--model-bytes", "9", "--policy", "replay",
+                                "--thetas", "5,2,5,1"],
                                stdout=subprocess.PIPE, text=True, env=rig.QUIET, cwd=FOLDER)
     process.stdout.readline()
     steps = []
@@ -128,26 +132,32 @@ def advise_pulls():
             check(answer["sync_every"] == wanted, f"pull {pull}: {answer}")
             for window in range(9, 12):
                 answer = a.ask(moves(0, 100 * window, 1, moves=None) if window == 9 else {"site": 0, "step": 100 * window})[0]
-                check(answer["action"] == "falls back" and answer["sync_every"] == (wanted if window < 11 else 1), f"window {window}: {answer}")
+                check(answer["action"] == "falls back" and answer["sync_every"] == (wanted if window < 11 else 1),
+                      f"window {window}: {answer}")
             holds(answer["reason"], "is missing, or cannot be true, for 3 windows")
         told = [line for line in lines((FOLDER / "pulls.jsonl").read_text()) if line["scout"] == "decision"]
-        check(abs(told[3]["r_all"] * (1 + pull) / squares - 1) < 1e-9 and told[3]["train_loss"] == 0.5 and told[3]["seen"]["after"] == 0.48, str(told[3]))
+        check(abs(told[3]["r_all"] * (1 + pull) / squares - 1) < 1e-9 and told[3]["train_loss"] == 0.5 and told[3]["seen"]["after"] == 0.48,
+              str(told[3]))
         again = lines(phub("dry-run", "pulls.jsonl", "--json")[0])
         check([line["next"] for line in again] == [line["next"] for line in told], f"{again} of {told}")
     with Advisor("--policy", "scout+", sites=3) as a:  # one of three says that the mean was longer, or was nothing
         for window, lie in ((1, 1e300), (2, 0), (3, 1e300), (4, 0)):
             answer = a.ask(*(moves(k, 100 * window, lie if k == 1 else 1.2, weight=1) for k in range(3)))[0]
         check(answer["sync_every"] > 1, f"a lie was believed: {answer}")
-    for lie in ({"exchanges": 1000000000, "said": 4e7}, {"exchanges": 1, "said": 0.04}, {"sites": 1}, {"sites": 1024}):  # of three, and hears what all do
+    for lie in ({"exchanges": 1000000000, "said": 4e7}, {"exchanges": 1, "said": 0.04}, {"sites": 1},
+                {"sites": 1024}):  # of three, and hears what all do
         with Advisor("--policy", "scout+", "--out", "pulls.jsonl", sites=3) as a:
             for window in (1, 2, 3):
-                a.ask(*({**moves(k, 100 * window, 4 / 3, weight=1), "moves": {"exchanges": 100, "said": 4, "heard": 4 / 3, "sites": 3, **(lie if k == window - 1 else {})}}
+                a.ask(*({**moves(k, 100 * window, 4 / 3, weight=1),
+                         "moves": {"exchanges": 100, "said": 4, "heard": 4 / 3, "sites": 3, **(lie if k == window - 1 else {})}}
                         for k in range(3)))
         told = [line["seen"] for line in lines((FOLDER / "pulls.jsonl").read_text()) if line["scout"] == "decision"]
-        check(all(seen["exchanges"] == 100 and abs(seen["sites"] - 3) < 1e-9 and abs(seen["said"] - 4) < 1e-9 for seen in told), f"{lie} was believed: {told}")
+        check(all(seen["exchanges"] == 100 and abs(seen["sites"] - 3) < 1e-9 and abs(seen["said"] - 4) < 1e-9 for seen in told),
+              f"{lie} was believed: {told}")
     with Advisor("--policy", "scout+", sites=3) as a:  # one of three says that it learns no more
         for window in range(1, 13):
-            answer = a.ask(*(moves(k, 100 * window, 4 / 3 / 50, weight=1, rate=1e-9 if k == 2 and window > 8 else 0.05) for k in range(3)))[0]
+            answer = a.ask(*(moves(k, 100 * window, 4 / 3 / 50, weight=1, rate=1e-9 if k == 2 and window > 8 else 0.05)
+                             for k in range(3)))[0]
             check(window < 8 or answer["sync_every"] == 2, f"window {window}: {answer}")
 
 
@@ -174,7 +184,8 @@ def advise_silent():
     for more, heard in (({}, 4 / 5), ({"sites": 3}, 4 / 3)):  # of noise alone, of square 4
         with Advisor("--policy", "scout+", "--out", "silent.jsonl", "--wait", "0.1", sites=5) as a:
             for window in range(1, 4):
-                answer = a.ask(*({**moves(k, 100 * window, heard, weight=1), "moves": {"exchanges": 100, "said": 4, "heard": heard, **more}} for k in (0, 2, 4)))[0]
+                answer = a.ask(*({**moves(k, 100 * window, heard, weight=1), "moves": {"exchanges": 100, "said": 4, "heard": heard, **more}}
+                                 for k in (0, 2, 4)))[0]
                 holds(answer["reason"], "; site 1 has not reported, nor have 1 more$")
         told = [line for line in lines((FOLDER / "silent.jsonl").read_text()) if line["scout"] == "decision"]
         check(told[1]["pull"] < 1e-9 and answer["sync_every"] == 10, f"{more}: {told[1]}")
@@ -203,24 +214,28 @@ def advise_heavy():
 
 def advise_weights():
     """advise: a weight beyond all does not decide what theta is: it counts as twice the middle one's where more would loosen, and the reason names the site"""
-    for weight, wanted, more in ((1, 2, ""), (1e9, 2, "; site 1 says a weight above 2 times the middle one's, and counts as that$"), (1e308, 2, "site 1 says a weight")):
+    for weight, wanted, more in ((1, 2, ""), (1e9, 2, "; site 1 says a weight above 2 times the middle one's, and counts as that$"),
+                                 (1e308, 2, "site 1 says a weight")):
         with Advisor("--policy", "scout+", sites=5) as a:
             for window in range(1, 7):
                 heard = 4 / 5 / 51
-                answer = a.ask(*({**moves(k, 100 * window, heard, weight=1), **({"weight": weight, "moves": {"exchanges": 100, "said": heard, "heard": heard}} if k == 1 else {})}
+                answer = a.ask(*({**moves(k, 100 * window, heard, weight=1),
+                                  **({"weight": weight, "moves": {"exchanges": 100, "said": heard, "heard": heard}} if k == 1 else {})}
                                  for k in range(5)))[0]
             check(answer["sync_every"] == wanted, f"{weight}: {answer}")
             holds(answer["reason"], more)
 
 
 def advise_lies():
-    """advise: with --trim one site of five that lies of accuracies or losses, for ever, changes nothing; without, the reason names who stands out, and is short whatever is said"""
+    """advise: with --trim one site of five that lies of accuracies or losses, for ever, changes nothing.
+    Without, the reason names who stands out, and is short whatever is said"""
     def course(lie, *words, policy):
         with Advisor("--policy", policy, *words, sites=5) as a:
             told = []
             for window in range(1, 26):
                 level = [{"loss": 200 - (window - i) / 10, "samples": 200} for i in (1, 0)]
-                said = [{**moves(k, 100 * window, 4 / 5 / 21, weight=1), **report(k, 100 * window, 70), "train": {"loss": 100, "samples": 100},
+                said = [{**moves(k, 100 * window, 4 / 5 / 21, weight=1), **report(k, 100 * window, 70),
+                         "train": {"loss": 100, "samples": 100},
                          "before": level[0], "after": level[1]} for k in range(5)]
                 told.append(a.ask(*({**one, **lie} if k == 1 else one for k, one in enumerate(said)))[0])
             return told
@@ -231,8 +246,10 @@ def advise_lies():
     def score(correct):
         return {"correct": correct, "samples": 100}
 
-    for policy, lies in (("hill", [{"home": score(100), "away": score(100)}, {"home": score(0), "away": score(100)}, {"home": score(100), "away": score(0)}]),
-                         ("scout+", [{"train": loss(1e300)}, {"train": loss(-1e300)}, {"before": loss(1e300), "after": loss(-1e300)}, {"after": loss(1e300)}])):
+    for policy, lies in (("hill", [{"home": score(100), "away": score(100)}, {"home": score(0), "away": score(100)},
+                                   {"home": score(100), "away": score(0)}]),
+                         ("scout+", [{"train": loss(1e300)}, {"train": loss(-1e300)}, {"before": loss(1e300), "after": loss(-1e300)},
+                                     {"after": loss(1e300)}])):
         honest = [told["sync_every"] for told in course({}, "--trim", "0.2", policy=policy)]
         for lie in lies:
             found = course(lie, "--trim", "0.2", policy=policy)
@@ -244,7 +261,8 @@ def advise_lies():
 
 def advise_broken():
     """advise: what is no finite number is null: who says so of its model is named, and scout+ falls back to the tightest; counts may be reals"""
-    broken = {"train": {"loss": None, "samples": 100}}, {"moves": {"exchanges": 100, "said": None, "heard": 1}}, {"moves": {"exchanges": 100, "said": 1, "heard": None}}
+    broken = {"train": {"loss": None, "samples": 100}}, {"moves": {"exchanges": 100, "said": None,
+                                                                   "heard": 1}}, {"moves": {"exchanges": 100, "said": 1, "heard": None}}
     for more in broken:
         with Advisor("--policy", "scout+", sites=3) as a:
             for window in range(1, 8):
@@ -252,7 +270,8 @@ def advise_broken():
                 check(answer["sync_every"] == (10 if 4 <= window < 7 else answer["sync_every"]), f"window {window}: {answer}")
             check(answer["action"] == "falls back" and answer["sync_every"] == 1, f"{more}: {answer}")
             holds(answer["reason"], "for 3 windows in a row; site 1 has weights or gradients that are no numbers$")
-            answer = a.ask(*(moves(k, 800, 1.2, weight=1, rate=None, before={"loss": None, "samples": 9}, after={"loss": None, "samples": 9}) for k in range(3)))[0]
+            answer = a.ask(*(moves(k, 800, 1.2, weight=1, rate=None, before={"loss": None, "samples": 9},
+                                   after={"loss": None, "samples": 9}) for k in range(3)))[0]
             check(answer["action"] == "loosens" and "; " not in answer["reason"], f"the mean model's loss is nobody's fault: {answer}")
     (FOLDER / "broken.jsonl").write_text('{"scout":"run","job":"another"}\n')
     with Advisor("--out", "broken.jsonl") as a:
@@ -260,17 +279,21 @@ def advise_broken():
         holds(answer["reason"], "; site 1 has weights or gradients that are no numbers$")
         answer = a.ask(report(0, 150, 80), report(1, 150, 80, home={"correct": None, "samples": 0}))[0]
         check("no numbers" not in answer["reason"], f"who was tried on nothing has numbers: {answer}")
-        answer = a.ask(json.dumps(report(0, 200, 80, train={"loss": -math.inf, "samples": 1}, before={"loss": math.inf, "samples": 1})).encode(),
+        answer = a.ask(json.dumps(report(0, 200, 80, train={"loss": -math.inf, "samples": 1},
+                                         before={"loss": math.inf, "samples": 1})).encode(),
                        json.dumps(report(1, 200, 80, home={"correct": math.nan, "samples": 9}, note='"NaN, Infinity')).encode())[0]
         holds(answer["reason"], "; site 0 has weights or gradients that are no numbers, and so have 1 more$")
         for line in (b'{"site":0,"step":300,"train":{"loss":nan,"samples":1}}', b'{"site":0,"step":300,"secret":NaN"}', b"NaN" * 1365):
             holds(a.ask(line)[0]["error"], "no JSON")
-    check([line["bytes"] for line in lines((FOLDER / "broken.jsonl").read_text()) if line["scout"] == "decision"] == [20000, 20000, 20000], "of reals")
-    check(a.err == "phub: the log of the run before is broken.jsonl.before\n" and "another" in (FOLDER / "broken.jsonl.before").read_text(), a.err)
+    check([line["bytes"] for line in lines((FOLDER / "broken.jsonl").read_text()) if line["scout"] == "decision"] == [20000, 20000, 20000],
+          "of reals")
+    check(a.err == "phub: the log of the run before is broken.jsonl.before\n" and "another" in (FOLDER / "broken.jsonl.before").read_text(),
+          a.err)
 
 
 def advise_killed():
-    """advise: one that was killed and is started again keeps what it had logged, also where a log before that is there; a first line alone is nothing to keep"""
+    """advise: one that was killed and is started again keeps what it had logged, also where a log before that is there.
+    A first line alone is nothing to keep"""
     out, before = FOLDER / "killed.jsonl", FOLDER / "killed.jsonl.before"
     before.write_text('{"scout":"run","job":"older"}\n{"scout":"end"}\n')
     for window in (1, 2):
@@ -332,7 +355,8 @@ def advise_twice():
 
 
 def advise_refused():
-    """advise: who says what is no report hears so at once, and nobody waits for it; it may say it better, but not undo what it has said; strangers spoil nothing"""
+    """advise: who says what is no report hears so at once, and nobody waits for it.
+    It may say it better, but not undo what it has said; strangers spoil nothing"""
     wrong, why = report(1, 100, 70, bytes=-1), "bytes is no whole number from 0 to 2^53"
     (FOLDER / "secret").write_text("open sesame\n")
     with Advisor("--wait", "30", sites=3) as a:
@@ -363,11 +387,13 @@ def advise_refused():
         for line in ({**wrong, "secret": "sesame"}, b'{"site":1,"step":1,"secret":5}', b"{", {**wrong, "step": 0, "secret": "open sesame"}):
             check("error" in a.ask(line)[0], str(line))  # of whom it is nobody knows, or it only asks
         began = time.monotonic()
-        check("no report" not in a.ask(report(0, 100, 70, secret="open sesame"))[0]["reason"] and time.monotonic() - began > 0.4, "a stranger was heard")
+        check("no report" not in a.ask(report(0, 100, 70, secret="open sesame"))[0]["reason"] and time.monotonic() - began > 0.4,
+              "a stranger was heard")
         a.ask({**wrong, "step": 200, "secret": "open sesame"})
         time.sleep(0.7)  # it is forgotten, as nobody else has come
         began = time.monotonic()
-        check("no report" not in a.ask(report(0, 200, 70, secret="open sesame"))[0]["reason"] and time.monotonic() - began > 0.4, "of another window")
+        check("no report" not in a.ask(report(0, 200, 70, secret="open sesame"))[0]["reason"] and time.monotonic() - began > 0.4,
+              "of another window")
 
 
 def advise_many():
@@ -386,17 +412,21 @@ def advise_many():
 def advise_strangers():
     """advise: lines that are no reports are refused and say why; long ones, many callers and lies do no harm to those who report"""
     refused = [(b"", "no JSON"), (b"[]", "no object"), (b"{", "no JSON"), (b'{"site":2,"step":1}', "site: needs one of 0 to 1"),
-               (b'{"site":-1,"step":1}', "no whole number"), (b'{"site":0.5,"step":1}', "no whole number"), (b'{"site":0}', "step is missing"),
-               (b'{"site":0,"step":1,"home":3}', "home is not"), (b'{"site":0,"step":1,"away":{"correct":2,"samples":1}}', "more that is correct"),
+               (b'{"site":-1,"step":1}', "no whole number"), (b'{"site":0.5,"step":1}', "no whole number"),
+               (b'{"site":0}', "step is missing"),
+               (b'{"site":0,"step":1,"home":3}', "home is not"),
+               (b'{"site":0,"step":1,"away":{"correct":2,"samples":1}}', "more that is correct"),
                (b'{"site":0,"step":1,"bytes":9007199254740993}', "no whole number"), (b'{"site":0,"site":1,"step":1}', "duplicate"),
                (b'{"site":0,"step":1,"secret":' + b'"' + b"x" * 256 + b'"}', "secret is no text"), (b"[" * 3000, "no JSON"),
-               (b'{"site":0,"step":1,"moves":3}', "moves is not"), (b'{"site":0,"step":1,"moves":{"exchanges":1,"said":1}}', "moves: needs said, heard"),
+               (b'{"site":0,"step":1,"moves":3}', "moves is not"),
+               (b'{"site":0,"step":1,"moves":{"exchanges":1,"said":1}}', "moves: needs said, heard"),
                (b'{"site":0,"step":1,"moves":{"exchanges":1000000001,"said":1,"heard":1}}', "at most 1000000000"),
                (b'{"site":0,"step":1,"moves":{"exchanges":1,"said":-1,"heard":1}}', "said is no number from 0 on"),
                (b'{"site":0,"step":1,"moves":{"exchanges":1,"said":1,"heard":1e999}}', "no JSON|heard is no number"),
                (b'{"site":0,"step":1,"weight":0}', "weight is 0"), (b'{"site":0,"step":1,"rate":"much"}', "rate is no number"),
                (b'{"site":0,"step":1,"train":[]}', "train is not"), (b'{"site":0,"step":1,"train":{"loss":1}}', "a loss without samples"),
-               (b'{"site":0,"step":1,"after":{"samples":1}}', "samples without a loss"), (b'{"site":0,"step":1,"before":{"loss":"x"}}', "loss is no number"),
+               (b'{"site":0,"step":1,"after":{"samples":1}}', "samples without a loss"),
+               (b'{"site":0,"step":1,"before":{"loss":"x"}}', "loss is no number"),
                (b"\xff\x00", "no JSON"), (b"x" * 5000, "too long")]
     with Advisor() as a:
         for line, why in refused:
@@ -423,7 +453,8 @@ def advise_secret():
         check(a.ask(report(0, 100, 70, secret="open sesame"))[0]["sync_every"] == 2, "the secret")
     given = ["--sites", "1", "--model-bytes", "1", "--thetas", "1"]
     holds(phub("advise", "--listen", "0.0.0.0:0", *given, status=1)[1], "reached from elsewhere: give --secret-file")
-    for secret, why in (("/nowhere/secret", "cannot read"), (".", "cannot read .: Is a directory"), ("empty", "its first line is empty, and is to be the secret"), ("long", "less than 256")):
+    for secret, why in (("/nowhere/secret", "cannot read"), (".", "cannot read .: Is a directory"),
+                        ("empty", "its first line is empty, and is to be the secret"), ("long", "less than 256")):
         (FOLDER / "empty").write_text("\n")
         (FOLDER / "long").write_text("x" * 300)
         holds(phub("advise", "--listen", "127.0.0.1:0", "--secret-file", secret, *given, status=1)[1], why)
@@ -444,7 +475,8 @@ def advise_sockets():
     check((FOLDER / "file").read_text() == "mine", "a file was removed")
     holds(phub("advise", "--listen", f"unix:{FOLDER}/" + "x" * 200, *given, status=1)[1], "a path has 1 to")
     holds(phub("advise", "--listen", "127.0.0.1:0", "--out", "/nowhere/x", *given, status=1)[1], "cannot write /nowhere/x")
-    few = subprocess.run(["bash", "-c", 'ulimit -n 40; exec "$@"', "-", PHUB, "scout", "advise", "--listen", "127.0.0.1:0", "--sites", "100", "--model-bytes", "1", "--thetas", "1"],
+    few = subprocess.run(["bash", "-c", 'ulimit -n 40; exec "$@"', "-", PHUB, "scout", "advise", "--listen", "127.0.0.1:0",
+                          "--sites", "100", "--model-bytes", "1", "--thetas", "1"],
                          capture_output=True, text=True, timeout=rig.DEADLINE_S, env=rig.QUIET, cwd=FOLDER)
     check(few.returncode == 1 and few.stderr == "phub: 100 sites need `ulimit -n` of at least 132\n", few.stderr)
 
@@ -456,14 +488,19 @@ def advise_wrong_words():
     for where in ("foo", "", "foo:", "foo:port", "foo:70000", "::1", "[::1]", "10.0.0.1", ":7000"):
         err = phub("advise", "--listen", where, *rest, status=2)[1]
         check(err.startswith(f"phub: --listen {where}: allowed is HOST:PORT, like 127.0.0.1:7080 (port 0: any that is free), or unix:PATH; "), err)
-    holds(phub("advise", "--listen", "no.such.host.invalid:7000", *rest, status=1)[1], "--listen no.such.host.invalid:7000: no address of this name is known")
-    for words, why in (([], "needs --listen"), (given, "needs --listen.*--thetas"), ([*given, "--thetas", "1,2.5"], r"2.5 is none of the steps between averages; allowed: a whole number of steps, 1 to 10\^9"),
+    holds(phub("advise", "--listen", "no.such.host.invalid:7000", *rest, status=1)[1],
+          "--listen no.such.host.invalid:7000: no address of this name is known")
+    for words, why in (([], "needs --listen"), (given, "needs --listen.*--thetas"),
+                       ([*given, "--thetas", "1,2.5"],
+                        r"2.5 is none of the steps between averages; allowed: a whole number of steps, 1 to 10\^9"),
                        ([*given, "--thetas", "1,2e9"], r"2e\+09 is none of the steps"),
                        ([*given, "--thetas", "1,2", "--theta", "3"], "none of the thetas"), ([*given, "--thetas", "1,1"], "twice"),
                        ([*given, "--thetas", "1", "--sigma", "2"], "from 0 to 1"),
                        ([*given, "--thetas", "2,5", "--policy", "scout+"], "a grid of local begins with 1"),
                        ([*given, "--thetas", "1", "--policy", "scout+", "--worth", "1e308TB"], "--worth 1e308TB: allowed are bytes"),
-                       ([*given, "--thetas", "1", "--policy", "scout+", "--gain", "0"], "a number above 0"), ([*given, "--thetas", "5,1"], "of local the smallest: 1,5"), ([*given, "--thetas", "1", "--sites", "0"], "allowed is 1 to")):
+                       ([*given, "--thetas", "1", "--policy", "scout+", "--gain", "0"], "a number above 0"),
+                       ([*given, "--thetas", "5,1"], "of local the smallest: 1,5"),
+                       ([*given, "--thetas", "1", "--sites", "0"], "allowed is 1 to")):
         holds(phub("advise", *words, status=2)[1], why)
 
 
@@ -503,12 +540,16 @@ print(advise.ask(a, *(site.report(700, 0.05, 1e3) for site in sites))["reason"])
     with Advisor("--out", "python.jsonl") as a:
         done = python(script, a.path)
     none = "is no address; allowed are unix:PATH and HOST:PORT, as phub scout advise --listen has it"
-    check(done.stdout.splitlines() == ["site: needs one of 0 to 1", "[Errno 2] nobody answers at Ax (No such file or directory); phub scout advise --listen Ax would",
+    check(done.stdout.splitlines() == ["site: needs one of 0 to 1",
+                                       "[Errno 2] nobody answers at Ax (No such file or directory); phub scout advise --listen Ax would",
           "[Errno 111] nobody answers at 127.0.0.1:1 (Connection refused); phub scout advise --listen 127.0.0.1:1 would",
-          f"'nowhere' {none}", f"'host:x' {none}", f"'unix:' {none}", "ask() needs a report; {'site': 0, 'step': 0} only asks", "{'exchanges': 2, 'said': 2.0, 'heard': 0.9, 'sites': 2}",
-          "of 2 sites 0 have said what can be true, in 6 windows in a row that said too little: the tightest theta, until they do; site 1 has weights or gradients that are no numbers"] and done.returncode == 0, done.stdout + done.stderr)
+          f"'nowhere' {none}", f"'host:x' {none}", f"'unix:' {none}", "ask() needs a report; {'site': 0, 'step': 0} only asks",
+                                       "{'exchanges': 2, 'said': 2.0, 'heard': 0.9, 'sites': 2}",
+          "of 2 sites 0 have said what can be true, in 6 windows in a row that said too little: the tightest theta, until they do; site 1 "
+          "has weights or gradients that are no numbers"] and done.returncode == 0, done.stdout + done.stderr)
     seen = [line["seen"] for line in lines((FOLDER / "python.jsonl").read_text()) if line["scout"] == "decision" and "seen" in line]
-    wanted = {"exchanges": 4, "said": 4, "heard": 1.8, "sites": 2, "rate": 0.05, "trained": 80, "tried": 60, "train": 0.5, "before": 0.5, "after": 0.5}
+    wanted = {"exchanges": 4, "said": 4, "heard": 1.8, "sites": 2, "rate": 0.05, "trained": 80, "tried": 60, "train": 0.5, "before": 0.5,
+              "after": 0.5}
     check(len(seen) == 5 and {**seen[4], "heard": round(seen[4]["heard"], 9)} == wanted, f"{seen}")
     check((seen[0]["tried"], seen[1]["after"], seen[1]["before"]) == (0, 0.5, None), f"levels of windows that were none: {seen}")
 
@@ -528,4 +569,6 @@ def advise_python_ipv6():
 
 if __name__ == "__main__":
     os.environ["BUILD"] = str(rig.BUILD)
-    rig.run([advise, advise_counts, advise_pulls, advise_waits, advise_silent, advise_heavy, advise_weights, advise_lies, advise_broken, advise_killed, advise_on_a_full_disk, advise_twice, advise_refused, advise_many, advise_strangers, advise_secret, advise_sockets, advise_wrong_words, advise_python, advise_python_ipv6])
+    rig.run([advise, advise_counts, advise_pulls, advise_waits, advise_silent, advise_heavy, advise_weights, advise_lies, advise_broken,
+             advise_killed, advise_on_a_full_disk, advise_twice, advise_refused, advise_many, advise_strangers, advise_secret,
+             advise_sockets, advise_wrong_words, advise_python, advise_python_ipv6])

@@ -27,7 +27,8 @@ def compare():
                   and o["accuracy"] >= line["accuracy"]]
         check(line["front"] == (not better) and line["oracle"] == (line["policy"] == "fixed"), str(found))
     out, _ = phub("compare", hill(), bsp())
-    holds(out, "^run +algorithm +policy", r"\nhill +local +hill +160 ", r"\nbsp +bsp +fixed .* 1.0x .* o\n", " travelled +wire +fewer +theta")
+    holds(out, "^run +algorithm +policy", r"\nhill +local +hill +160 ", r"\nbsp +bsp +fixed .* 1.0x .* o\n",
+          " travelled +wire +fewer +theta")
     check("Take care" not in out, out)
     half = changed(hill(), "half", lambda own: own[:5])
     holds(phub("compare", hill(), half)[0], r"\nTake care: these runs differ in steps, and bytes, accuracy")
@@ -37,7 +38,8 @@ def compare():
     dense = skewed("dense", "--algorithm", "dgc", "--theta", 0.01, steps=60)
     sent = skewed("wire", "--algorithm", "dgc", "--theta", 0.01, "--set", "transports=tcp", steps=60)
     told = {line["log"]: line for line in lines(phub("compare", "--json", dense, sent)[0])}
-    check(told[str(dense)]["bytes_wire"] > 10 * told[str(dense)]["bytes"] and told[str(sent)]["bytes_wire"] < 1.5 * told[str(sent)]["bytes"], str(told))
+    check(told[str(dense)]["bytes_wire"] > 10 * told[str(dense)]["bytes"]
+          and told[str(sent)]["bytes_wire"] < 1.5 * told[str(sent)]["bytes"], str(told))
     holds(phub("compare", dense, sent)[0], zeros)
     holds(phub("compare", dense, dense)[0], zeros.replace("of dense", "of all of these"))
     check("shared memory" not in phub("compare", sent)[0] and json.loads(sent.read_text().splitlines()[0])["transport"] == "tcp", "of tcp")
@@ -60,13 +62,16 @@ def explain():
     check([w["t"] for w in told] == [m["t"] for m in moves], str(told))
     out, _ = phub("explain", hill(), "--at", "70")
     w = windows[3]
-    holds(out, r"^hill, step 80 \(steps 61 to 80, at theta", f"why +{w['reason']}", "3 of 3 sites believed, 1200 samples", "times fewer bytes than BSP",
+    holds(out, r"^hill, step 80 \(steps 61 to 80, at theta", f"why +{w['reason']}", "3 of 3 sites believed, 1200 samples",
+          "times fewer bytes than BSP",
           r"points \(between -?\d+\.\d and \d+\.\d\), (above|within) the 5\.0 that are borne",
           r"cost +[\d.e+-]+ = 50 max\(0, ", "<- ", "not tried", r"r +[\d.]+, over all of 8 tensors; least in (conv|norm|linear)",
           "shadow +would have sent", r"theta 20: 31\.0 KB")
     check([line.split("<- ")[-1] for line in out.splitlines() if "<- " in line] == (["stays here"] if w["theta"] == w["next"] else
-          [word for theta in (1, 2, 5, 10, 20) for word, there in (("was here", w["theta"]), ("goes here", w["next"])) if theta == there]), out)
-    holds(phub("explain", hill(), "--at", "1")[0], r"\n  thetas  theta 1 to 2 +not tried\n +theta 5 +not tried  <- goes here\n +theta 10 +cost .*  <- was here\n +theta 20 +not tried\n")
+          [word for theta in (1, 2, 5, 10, 20) for word, there in (("was here", w["theta"]), ("goes here", w["next"])) if theta == there]),
+          out)
+    holds(phub("explain", hill(), "--at", "1")[0],
+          r"\n  thetas  theta 1 to 2 +not tried\n +theta 5 +not tried  <- goes here\n +theta 10 +cost .*  <- was here\n +theta 20 +not tried\n")
     told = lines(phub("explain", hill(), "--at", "70", "--json")[0])[0]
     check(told["t"] == 80 and told["reason"] == w["reason"] and any(t["theta"] == w["theta"] for t in told["tried"]), str(told))
 
@@ -84,10 +89,12 @@ def nothing_to_explain():
     """explain: a step that no window has, and a run without windows"""
     holds(phub("explain", hill(), "--at", "161", status=1)[1], "no window has step 161; --at takes a step of 1 to 160\n$")
     path = changed(hill(), "later", lambda own: own[:-1] + [own[-1].replace('"t":160', '"t":170')])
-    holds(phub("explain", path, "--at", "165", status=1)[1], "takes a step of 1 to 160, as the run ended at step 170, before the window of step 161 on did\n$")
+    holds(phub("explain", path, "--at", "165", status=1)[1],
+          "takes a step of 1 to 160, as the run ended at step 170, before the window of step 161 on did\n$")
     for at in ("-5", "1.5", "", "1000000000000000"):
         holds(phub("explain", hill(), "--at", at, status=2)[1], f"--at {at}: allowed is 0 to 999999999999999;")
-    holds(phub("explain", bsp(), status=1)[1], "no decision in it: the run had no scout .--policy makes one., .*; phub scout compare tells what it sent")
+    holds(phub("explain", bsp(), status=1)[1],
+          "no decision in it: the run had no scout .--policy makes one., .*; phub scout compare tells what it sent")
     holds(phub("dry-run", bsp(), status=1)[1], "no decision in it")
 
 
@@ -104,20 +111,27 @@ def dry_run_of_others():
     check(all(line["known"] == "unknown" and line["AL"] is None for line in told if line["ran"] != 20), str(told))
     check(all(line["shadow"] for line in told if line["ran"] != 20) and sum(line["bytes"] for line in told) == 8 * 30952, str(told))
     out, _ = phub("dry-run", hill(), "--policy", "fixed", "--thetas", "20", "--theta", "20")
-    holds(out, "fixed instead of hill: theta 20 at the end", "which was not tried until then", r"It would have sent 247\.6 KB a site in exchanges \(in \d of 8 windows by shadows\), and 0 B of what is tried elsewhere;\nthe run sent [\d.]+ MB, and 247\.6 KB\.")
+    holds(out, "fixed instead of hill: theta 20 at the end", "which was not tried until then",
+          r"It would have sent 247\.6 KB a site in exchanges \(in \d of 8 windows by shadows\), and 0 B of what is tried elsewhere;\nthe "
+          r"run sent [\d.]+ MB, and 247\.6 KB\.")
     out, _ = phub("dry-run", hill(), "--policy", "fixed", "--thetas", "7", "--theta", "7")
     holds(out, "It would have sent 680.9 KB a site in exchanges, and 0 B")  # 22 exchanges in 160 steps
-    by_shadow, counted = (sum(line["bytes"] for line in lines(phub("dry-run", log, "--policy", "fixed", "--thetas", "20", "--theta", "20", "--json")[0]))
-                          for log in (hill(), changed(hill(), "shadowless", lambda own: [line.replace('"shadow":', '"light":') for line in own])))
+    by_shadow, counted = (sum(line["bytes"] for line in lines(phub("dry-run", log, "--policy", "fixed", "--thetas", "20", "--theta", "20",
+                                                                   "--json")[0]))
+                          for log in (hill(), changed(hill(), "shadowless",
+                                                      lambda own: [line.replace('"shadow":', '"light":') for line in own])))
     check(by_shadow == counted, f"{by_shadow} bytes by shadows, {counted} counted")
     told = lines(phub("dry-run", hill(), "--thetas", "7,10", "--theta", "10", "--json")[0])
-    check(told[0]["next"] == 7 and all((line["next"], line["action"], line["known"]) == (7, None, "unknown") for line in told[1:]), str(told))
-    holds(phub("dry-run", hill(), "--thetas", "7,10", "--theta", "10")[0], r"hill again: known until step 40\. It has decided nothing in 7 windows",
+    check(told[0]["next"] == 7 and all((line["next"], line["action"], line["known"]) == (7, None, "unknown") for line in told[1:]),
+          str(told))
+    holds(phub("dry-run", hill(), "--thetas", "7,10", "--theta", "10")[0],
+          r"hill again: known until step 40\. It has decided nothing in 7 windows",
           "the run has not tried this theta yet")
     fixed = changed(hill(), "fixed", lambda own: [own[0].replace('"hill"', '"fixed"')] + [
         json.dumps({**json.loads(line), "AL": None, "theta": 10, "next": 10}) + "\n" for line in own[1:]])
     out, _ = phub("explain", fixed, "--at", 60)
-    check("no model travels where theta is fixed" in out and "not tried" not in out and "believed" not in out and "\n  cost " not in out, out)
+    check("no model travels where theta is fixed" in out and "not tried" not in out and "believed" not in out and "\n  cost " not in out,
+          out)
     out, _ = phub("dry-run", fixed, "--policy", "hill", "--theta", "10")
     holds(out, "no model has travelled in the run", "hill instead of fixed: known until step 20", "has decided nothing in 8 windows")
     silent = changed(hill(), "silent", lambda own: own[:1] + [own[1].replace('"AL":', '"was":')] + own[2:])
@@ -134,11 +148,14 @@ def better():
     found = [line for line in lines(path.read_text()) if line["scout"] == "decision"]
     check(len(found) == 11 and all(line["reason"] and line["bytes_travel"] == 0 for line in found), str(found))
     check(all(0 < line["r_all"] < 1 and len(line["r"]) == 8 for line in found), str(found))
-    holds(phub("explain", path)[0], "sites pull apart", r"\n *step +steps +theta +to +action +r +pull +bytes", r"\nr: how far what sites say agrees: 1 is all of it, 0\.333 \(1/K\)")
-    hopeless = changed(path, "hopeless", lambda own: own[:-3] + [line.replace('"action":"stays"', '"action":"cannot"') for line in own[-3:-1]] + own[-1:])
+    holds(phub("explain", path)[0], "sites pull apart", r"\n *step +steps +theta +to +action +r +pull +bytes",
+          r"\nr: how far what sites say agrees: 1 is all of it, 0\.333 \(1/K\)")
+    hopeless = changed(path, "hopeless", lambda own: own[:-3] + [line.replace('"action":"stays"', '"action":"cannot"')
+                                                                 for line in own[-3:-1]] + own[-1:])
     check(phub("explain", hopeless)[0].count(" cannot ") == 1, phub("explain", hopeless)[0])
     out, _ = phub("explain", path, "--at", 150)
-    holds(out, f"seen +sites align by r = {found[-1]['r_all']:.4f}, and pull apart {found[-1]['pull']:.3g} times", r"theta 1 +r 0\.\d+, sent .*, at step",
+    holds(out, f"seen +sites align by r = {found[-1]['r_all']:.4f}, and pull apart {found[-1]['pull']:.3g} times",
+          r"theta 1 +r 0\.\d+, sent .*, at step",
           r"r +[\d.]+, over all of 8 tensors")
     check("cost" not in out, out)
     told = lines(phub("explain", path, "--at", 150, "--json")[0])[0]
@@ -151,17 +168,20 @@ def better():
     eased = changed(path, "eased", lambda own: [own[0].replace('"ease":1,', '"ease":50,')] + own[1:])
     check(phub("dry-run", eased)[0] == phub("dry-run", path, "--ease", "50")[0] != phub("dry-run", path)[0], "how loose theta may be")
     out, _ = phub("dry-run", hill(), "--policy", "scout+")
-    holds(out, r"would be +known +r +bytes", r"heard no exchange in 3 windows, .* it measures at theta 1\.", "no losses of the mean model", "sites pull apart")
+    holds(out, r"would be +known +r +bytes", r"heard no exchange in 3 windows, .* it measures at theta 1\.", "no losses of the mean model",
+          "sites pull apart")
     untried = changed(path, "untried", lambda own: [re.sub(r'"tried":\d+', '"tried":0', line) for line in own])
     check("no losses of the mean model" in phub("dry-run", untried)[0] and "no losses" not in phub("dry-run", path)[0], "what was tried")
     holds(phub("dry-run", hill(), "--policy", "scout+", "--thetas", "2,5", status=2)[1], "a grid of local begins with 1")
-    check(phub("dry-run", hill(), "--policy", "fixed", "--theta", ".5e1")[0] == phub("dry-run", hill(), "--policy", "fixed", "--theta", "5")[0], "no zero before the point")
+    check(phub("dry-run", hill(), "--policy", "fixed", "--theta", ".5e1")[0] == phub("dry-run", hill(), "--policy", "fixed",
+                                                                                     "--theta", "5")[0], "no zero before the point")
     old = changed(path, "old", lambda own: [line.replace('"seen":', '"unseen":') for line in own])
     holds(phub("dry-run", old, status=1)[1], "decides by what exchanges show, and this log does not have it", "take another --policy")
     dgc = changed(path, "dgc", lambda own: [own[0].replace('"local"', '"dgc"')] + own[1:])
     holds(phub("dry-run", dgc, status=2)[1], "does not know how far thetas of dgc")
     for policy in ("hill", "stochastic", "annealing"):
-        holds(phub("dry-run", dgc, "--policy", policy, "--thetas", "0.1,0.01", status=2)[1], f"{policy} goes by what models lose at other sites, and those of dgc")
+        holds(phub("dry-run", dgc, "--policy", policy, "--thetas", "0.1,0.01", status=2)[1],
+              f"{policy} goes by what models lose at other sites, and those of dgc")
     phub("dry-run", dgc, "--policy", "fixed", "--thetas", "0.1,0.01")
     phub("dry-run", path, "--policy", "fixed")
 
@@ -175,13 +195,16 @@ def prices():
     spent = ended["bytes"] * 2e-6
     line = lines(phub("compare", "--json", path)[0])[0]
     check(line["unit"] == "money" and abs(line["spent"] / spent - 1) < 1e-5, f"{line}, wanted {spent}")
-    holds(phub("compare", path, hill())[0], r"fewer +spent +theta", rf"\nmoney .* {spent:.4g} money ", r"\nhill .*x +- ", r"\nspent: by a site on bytes, travelled and within")
+    holds(phub("compare", path, hill())[0], r"fewer +spent +theta", rf"\nmoney .* {spent:.4g} money ", r"\nhill .*x +- ",
+          r"\nspent: by a site on bytes, travelled and within")
     out, _ = phub("explain", path)
     holds(out, r"pull +spent +reason", rf", {spent:.4g} money spent\.")
     first, own = found[0]["bytes"] * 2e-6, sum(line["bytes"] for line in found[:5]) * 2e-6
-    holds(phub("explain", path, "--at", 45)[0], rf"\n  cost +{found[4]['bytes'] * 2e-6:.4g} money a site in exchanges of this window, {own:.4g} money since the start\n")
+    holds(phub("explain", path, "--at", 45)[0],
+          rf"\n  cost +{found[4]['bytes'] * 2e-6:.4g} money a site in exchanges of this window, {own:.4g} money since the start\n")
     holds(phub("dry-run", path)[0], r"r +spent +action", rf"\n +10 .* {first:.4g} money +stays", f"That would have cost {spent:.4g} money")
-    seconds = sum(line["spent"] for line in lines(phub("dry-run", path, "--unit", "seconds", "--rate", "1000", "--latency", "1", "--json")[0]))
+    seconds = sum(line["spent"] for line in lines(phub("dry-run", path, "--unit", "seconds", "--rate", "1000", "--latency", "1",
+                                                       "--json")[0]))
     check(abs(seconds / sum(line["bytes"] / 1000 + 10 / line["theta"] for line in found) - 1) < 1e-4, f"{seconds} seconds")
     check(all(line["spent"] is None for line in lines(phub("dry-run", hill(), "--json")[0])), "spent of a cost in bytes")
     path = skewed("worth", "--algorithm", "local", "--policy", "scout+", "--thetas", "1,2,5,10", "--worth", "7", *money)
@@ -191,39 +214,53 @@ def prices():
     holds(phub("explain", path)[0], rf"\nTake care: {idle}")
     window = json.loads(own[6]) | {"gain": 0.5, "interval": [0.4, 0.6], "extra": 1.25}
     path.write_text("\n".join([*own[:6], json.dumps(window), *own[7:]]) + "\n")
-    holds(phub("explain", path, "--at", window["t"])[0], r"would save a loss of 0\.5000 \(between 0\.4000 and 0\.6000\), which is worth 3\.5 money, and costs 1\.25 money more")
+    holds(phub("explain", path, "--at", window["t"])[0],
+          r"would save a loss of 0\.5000 \(between 0\.4000 and 0\.6000\), which is worth 3\.5 money, and costs 1\.25 money more")
     check("decided nothing" not in phub("explain", path)[0], "a probe has")
     for word in ("worth", "gain"):
-        words = ["--sites", 2, "--policy", "scout+", "--algorithm", "local", "--thetas", "1,2,5", f"--{word}", 1, "--out", "idle.jsonl", "--", "sh", "-c"]
+        words = ["--sites", 2, "--policy", "scout+", "--algorithm", "local", "--thetas", "1,2,5", f"--{word}", 1, "--out", "idle.jsonl",
+                 "--", "sh", "-c"]
         err = phub("run", *words, 'exec "$0" "$PHUB_URL" rank=$RANK world=$WORLD_SIZE steps=120 >/dev/null', SKEWED)[1]
         holds(err, rf"--{word} has decided nothing in these \d windows: no probe has shown yet")
-    check("is worth" not in phub("explain", changed(path, "worthless", lambda own: [own[0].replace('"worth":7', '"worth":0')] + own[1:]), "--at", window["t"])[0], "worth nothing")
-    path = skewed("latency", "--algorithm", "gaia", "--policy", "scout+", "--thetas", "0,0.05,0.1,0.2", "--unit", "seconds", "--rate", "1e12", "--latency", "1")
+    check("is worth" not in phub("explain", changed(path, "worthless", lambda own: [own[0].replace('"worth":7', '"worth":0')] + own[1:]),
+                                 "--at", window["t"])[0], "worth nothing")
+    path = skewed("latency", "--algorithm", "gaia", "--policy", "scout+", "--thetas", "0,0.05,0.1,0.2", "--unit", "seconds",
+                  "--rate", "1e12", "--latency", "1")
     found = [line for line in lines(path.read_text()) if line["scout"] == "decision"]
-    check(all(line["next"] == 0 for line in found) and "no looser one is cheaper by 3 %, as theta does not change 10 seconds of a window's cost" in found[-1]["reason"], str(found[-1]))
+    check(all(line["next"] == 0 for line in found)
+          and "no looser one is cheaper by 3 %, as theta does not change 10 seconds of a window's cost" in found[-1]["reason"],
+          str(found[-1]))
     check(lines(phub("dry-run", path, "--unit", "bytes", "--json")[0])[-1]["theta"] > 0, "of bytes a looser one is cheaper")
-    path = skewed("seconds", "--algorithm", "local", "--policy", "hill", "--thetas", "1,2,5", "--unit", "seconds", "--rate", "1MB", "--latency", "0.5")
-    holds(phub("explain", path, "--at", 10)[0], r"\n  cost +[\d.]+ = 50 max.*\n +5.052 s a site in exchanges of this window, 1.01 s in what travelled, 6.062 s since the start\n")
+    path = skewed("seconds", "--algorithm", "local", "--policy", "hill", "--thetas", "1,2,5", "--unit", "seconds", "--rate", "1MB",
+                  "--latency", "0.5")
+    holds(phub("explain", path, "--at", 10)[0],
+          r"\n  cost +[\d.]+ = 50 max.*\n +5.052 s a site in exchanges of this window, 1.01 s in what travelled, 6.062 s since the start\n")
 
 
 def shadows_of_gaia():
     """explain, dry-run: what Gaia would have sent at another threshold is about so much, and said to be; of local SGD it is exact"""
-    path = skewed("gaia", "--algorithm", "gaia", "--policy", "fixed", "--thetas", "0,0.1,0.3", "--theta", "0.1", "--shadow", "0.1,0.3", steps=60)
+    path = skewed("gaia", "--algorithm", "gaia", "--policy", "fixed", "--thetas", "0,0.1,0.3", "--theta", "0.1", "--shadow", "0.1,0.3",
+                  steps=60)
     holds(phub("explain", path, "--at", 30)[0], r"at theta 0.1: about [\d.]+ KB; theta 0.3: about [\d.]+ KB\n")
     out, _ = phub("dry-run", path, "--theta", "0.3")
-    holds(out, r" about [\d.]+ KB \(shadow\) ", r"It would have sent about [\d.]+ KB a site in exchanges \(in 6 of 6 windows by shadows\), and 0 B of what is tried elsewhere;\nthe run sent", "\nabout: what Gaia sends follows of")
+    holds(out, r" about [\d.]+ KB \(shadow\) ",
+          r"It would have sent about [\d.]+ KB a site in exchanges \(in 6 of 6 windows by shadows\), and 0 B of what is tried elsewhere;\n"
+          r"the run sent", "\nabout: what Gaia sends follows of")
     check("about" not in phub("dry-run", path)[0], "an estimate of what was seen")
     check([line["about"] for line in lines(phub("dry-run", path, "--theta", "0.3", "--json")[0])] == [True] * 6, "lines of JSON")
-    check("about" not in phub("dry-run", hill(), "--policy", "fixed", "--thetas", "20", "--theta", "20")[0] + phub("explain", hill(), "--at", 70)[0], "local SGD")
+    check("about" not in phub("dry-run", hill(), "--policy", "fixed", "--thetas", "20",
+                              "--theta", "20")[0] + phub("explain", hill(), "--at", 70)[0], "local SGD")
 
 
 def plot():
     """plot: whole SVG with its panels, and a PNG where there is rsvg-convert, with a word on it where there is none"""
     phub("plot", hill(), bsp(), "--out", "all.svg")
     text = "\n".join(xml.etree.ElementTree.parse(FOLDER / "all.svg").getroot().itertext())
-    holds(text, "Theta", "Accuracy lost", "nats", "Bytes against accuracy", "Alignment r of what sites say, per tensor: hill", "linear.weight",
+    holds(text, "Theta", "Accuracy lost", "nats", "Bytes against accuracy", "Alignment r of what sites say, per tensor: hill",
+          "linear.weight",
           "Pareto front", "sigma")
-    near = changed(hill(), "near", lambda own: own[:-1] + [json.dumps({**json.loads(own[-1]), "bytes": json.loads(own[-1])["bytes"] + 50000}) + "\n"])
+    near = changed(hill(), "near", lambda own: own[:-1] + [json.dumps({**json.loads(own[-1]),
+                                                                       "bytes": json.loads(own[-1])["bytes"] + 50000}) + "\n"])
     phub("plot", hill(), near, "--out", "near.svg")
     check(len(re.findall(r">[\d.]+ [KM]i?B<", (FOLDER / "near.svg").read_text())) >= 2, "an axis without numbers")
     phub("plot", hill(), "--out", "one.svg")
@@ -248,11 +285,14 @@ def legends():
     check("climb" in lost and "plus-sites" not in lost and "sigma: what is borne" in lost, str(lost))
     losses = panel("legend.svg", "Loss")[0]
     check("in training, at sites" in losses and "averaged model, held out" not in losses, str(losses))
-    scores = changed(climb, "scores", lambda own: [own[0]] + [json.dumps({**json.loads(line), "train_loss": None, "score": {"accuracy": 0.5, "loss": 1.5}}) + "\n" for line in own[1:2]])
+    scores = changed(climb, "scores", lambda own: [own[0]] + [json.dumps({**json.loads(line), "train_loss": None,
+                                                                          "score": {"accuracy": 0.5, "loss": 1.5}}) + "\n"
+                                                              for line in own[1:2]])
     phub("plot", scores, "--out", "legend.svg")
     losses = panel("legend.svg", "Loss")[0]
     check("in training, at sites" not in losses and "averaged model, held out" in losses, str(losses))
-    check((FOLDER / "legend.svg").read_text().count('<circle') == 3, "a score of one window, and an AL, are dots, and the former has one in the legend")
+    check((FOLDER / "legend.svg").read_text().count('<circle') == 3,
+          "a score of one window, and an AL, are dots, and the former has one in the legend")
     worse = changed(hill(), "worse", lambda own: own[:-1] + [json.dumps({**json.loads(own[-1]), "bytes": 1e9, "accuracy": 0.1}) + "\n"])
     phub("plot", hill(), worse, "--out", "legend.svg")
     check("Pareto front of these" not in panel("legend.svg", "Bytes against")[0], "a front of one point")
@@ -277,10 +317,12 @@ def cut_off():
 
 def gone_on():
     """a log whose writer was lost and came again is one run: bytes are those of its windows, and it is said that some are missing"""
-    again = changed(hill(), "again", lambda own: own[:4] + own[:1] + [line.replace('"bytes":', '"bytes":1', 1) if '"end"' in line else line for line in own[5:]])
+    again = changed(hill(), "again", lambda own: own[:4] + own[:1] + [line.replace('"bytes":', '"bytes":1', 1) if '"end"' in line else line
+                                                                      for line in own[5:]])
     windows = [line for line in lines(again.read_text()) if line["scout"] == "decision"]
     out, err = phub("compare", "--json", again)
-    check(lines(out)[0]["bytes"] == sum(line["bytes"] for line in windows) and lines(out)[0]["seconds"] is None and lines(out)[0]["accuracy"], out)
+    check(lines(out)[0]["bytes"] == sum(line["bytes"] for line in windows) and lines(out)[0]["seconds"] is None
+          and lines(out)[0]["accuracy"], out)
     holds(err, "came again: windows in between are missing")
     holds(phub("explain", again)[0], "7 windows")
     out, _ = phub("explain", again, "--at", 160)
@@ -305,21 +347,28 @@ def broken():
             (FOLDER / "absent.jsonl", "absent.jsonl: No such file"),
             (own(lambda own: []), r"broken\d+.jsonl: it is empty: a run has not begun to write it\n$"),
             (own(lambda own: ["{}\n", "[]\n", "3\n"]), "no line ..scout.:.run., ....: it is no decision log of phub scout"),
-            (own(lambda own: [own[0][:40]]), "its only line is no JSON, or not whole: it is no decision log of phub scout, or one that was broken off as it began"),
+            (own(lambda own: [own[0][:40]]),
+             "its only line is no JSON, or not whole: it is no decision log of phub scout, or one that was broken off as it began"),
             (own(lambda own: ["hello, world\n"]), "its only line is no JSON, or not whole"),
-            (own(lambda own: ["hello\n", "world\n"]), "line 1: no JSON .*: it is no decision log of phub scout, or its first line, .*, is damaged"),
+            (own(lambda own: ["hello\n", "world\n"]),
+             "line 1: no JSON .*: it is no decision log of phub scout, or its first line, .*, is damaged"),
             (FOLDER, ": Is a directory"),
-            (own(lambda own: own[:2] + ["{\n"] + own[2:]), "line 3: no JSON \(.*\): the file is damaged there; a copy without that line \(sed 3d\) can be read, and where it was a window, that it is missing is told\n$"),
+            (own(lambda own: own[:2] + ["{\n"] + own[2:]),
+             "line 3: no JSON \(.*\): the file is damaged there; a copy without that line \(sed 3d\) can be read, and where it was a "
+             "window, that it is missing is told\n$"),
             (own(lambda own: [own[0].replace('"version":1', '"version":2')]), "line 1: a log of version 2"),
             (own(lambda own: [own[0].replace('"sites":3', '"sites":null')]), "does not say its sites"),
-            (own(lambda own: own[1:]), "line 1: a decision outside of a run, whose first line, .*, is missing: without it nothing can be read"),
+            (own(lambda own: own[1:]),
+             "line 1: a decision outside of a run, whose first line, .*, is missing: without it nothing can be read"),
             (own(lambda own: own[:1] + [own[0].replace('"sites":3', '"sites":4')] + own[1:]), "line 2: a second run"),
             (own(lambda own: own[:2] + ["{\n", own[0].replace('"sites":3', '"sites":4')] + own[2:]), "line 4: a second run"),
             (own(lambda own: own[:2] + ["{\n", "x" * (16 << 20) + "\n"] + own[2:]), r"line 4: 16777217 bytes; .*\(sed 4d\)"),
             (own(lambda own: own + own[:1]), "a second run begins; a log is of one: make that line the first of a file of its own"),
-            (own(lambda own: own[:2] + own[1:]), "line 3: step 20 comes after step 20: it is of another run, or there twice; a copy without that line .sed 3d. can be read"),
+            (own(lambda own: own[:2] + own[1:]),
+             "line 3: step 20 comes after step 20: it is of another run, or there twice; a copy without that line .sed 3d. can be read"),
             (own(lambda own: own + own[-1:]), "an end outside of a run, behind its last line: remove what does not belong"),
-            (own(lambda own: own[:1] + [own[1].replace('"t":20', '"t":"x"')]), "line 2: a decision without t, theta or next; a copy without that line .sed 2d. can be read"),
+            (own(lambda own: own[:1] + [own[1].replace('"t":20', '"t":"x"')]),
+             "line 2: a decision without t, theta or next; a copy without that line .sed 2d. can be read"),
             (own(lambda own: own[:1] + [own[1].replace('"theta":10', '"theta":null')]), "line 2: a decision without t, theta")):
         for command in (["compare"], ["explain"], ["dry-run"], ["plot", "--out", "x.svg"]):
             holds(phub(*command, path, status=1)[1], why)
@@ -343,12 +392,19 @@ def strange():
 
 def wrong_words():
     """what cannot be is refused with exit code 2, and says what can"""
-    for words, why in (([], "which command"), (["explan"], "did you mean phub scout explain"), (["compare"], "which logs"), (["explain"], "which log"),
-                       (["explain", "a", "b"], "one word too many"), (["explain", "a", "--at", "x"], "allowed is"), (["plot", "a"], "picture"),
+    for words, why in (([], "which command"), (["explan"], "did you mean phub scout explain"), (["compare"], "which logs"),
+                       (["explain"], "which log"),
+                       (["explain", "a", "b"], "one word too many"), (["explain", "a", "--at", "x"], "allowed is"),
+                       (["plot", "a"], "picture"),
                        (["plot", "a", "--out", "a.jpg"], "FILE.svg or FILE.png"), (["dry-run"], "which log"),
-                       (["dry-run", "a", "--sigma", "-1"], "a number from 0 to 1"), (["dry-run", "a", "--gain", "-1"], "a number from 0 on"), (["dry-run", "a", "--thetas", "1,,2"], "numbers from 0 on"),
-                       (["dry-run", "a", "--sigma", "0x1"], "a number from 0 to 1"), (["dry-run", "a", "--policy", "hil"], "did you mean hill"),
-                       (["dry-run", hill(), "--theta", "3"], "none of the thetas"), (["dry-run", hill(), "--sigma", "2"], "from 0 to 1"), (["dry-run", hill(), "--thetas", "5,1"], "of local the smallest: 1,5"), (["dry-run", hill(), "--first", "1"], "unknown option --first"),
+                       (["dry-run", "a", "--sigma", "-1"], "a number from 0 to 1"),
+                       (["dry-run", "a", "--gain", "-1"], "a number from 0 on"),
+                       (["dry-run", "a", "--thetas", "1,,2"], "numbers from 0 on"),
+                       (["dry-run", "a", "--sigma", "0x1"], "a number from 0 to 1"),
+                       (["dry-run", "a", "--policy", "hil"], "did you mean hill"),
+                       (["dry-run", hill(), "--theta", "3"], "none of the thetas"), (["dry-run", hill(), "--sigma", "2"], "from 0 to 1"),
+                       (["dry-run", hill(), "--thetas", "5,1"], "of local the smallest: 1,5"),
+                       (["dry-run", hill(), "--first", "1"], "unknown option --first"),
                        (["dry-run", hill(), "--thetas", "1,1"], "twice")):
         holds(phub(*words, status=2)[1], why)
     for command in ("run", "compare", "explain", "plot", "dry-run", "advise"):

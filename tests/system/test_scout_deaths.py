@@ -26,7 +26,8 @@ def found_dead(name, lost, victims):
             time.sleep(0.02)
 
     log = FOLDER / f"{name}.jsonl"
-    script = f'echo $$ >{FOLDER}/{name}.$RANK; exec "$0" "$PHUB_URL" rank=$RANK world=$WORLD_SIZE algorithm=local thetas=1,2,5 period=10 pause_ms=2 steps=1000000'
+    script = (f'echo $$ >{FOLDER}/{name}.$RANK; exec "$0" "$PHUB_URL" rank=$RANK world=$WORLD_SIZE algorithm=local thetas=1,2,5 '
+              'period=10 pause_ms=2 steps=1000000')
     run = rig.Process("run", [PHUB, "scout", "run", "--sites", "3", "--lost", lost, "--out", log, "--", "sh", "-c", script, SKEWED])
     until("no window", lambda: log.exists() and '"decision"' in log.read_text())
     pids = [int((FOLDER / f"{name}.{rank}").read_text()) for rank in range(3)]
@@ -90,7 +91,8 @@ def run_box_is_silent():
 
 def who_was_there():
     """explain: sites that were lost, left or came stand among the decisions, each at its step, also as JSON, also of a run without windows"""
-    head = {"scout": "run", "version": 1, "algorithm": "local", "policy": "hill", "thetas": [1, 2], "first": 1, "period": 10, "sites": 3, "model_bytes": 8}
+    head = {"scout": "run", "version": 1, "algorithm": "local", "policy": "hill", "thetas": [1, 2], "first": 1, "period": 10, "sites": 3,
+            "model_bytes": 8}
     moves = [{"scout": "decision", "t": t, "window": i, "theta": theta, "next": 3 - theta, "action": "loosens", "reason": "why", "sites": 2}
              for i, (t, theta) in enumerate(((10, 1), (20, 2), (30, 1)))]
     went = [{"scout": "site", "t": t, "rank": rank, "action": action, "sites": sites, "reason": action + " indeed"}
@@ -104,18 +106,23 @@ def who_was_there():
 
     path = log("who.jsonl", head, *moves, *went, end)
     out, _ = phub("explain", path)
-    check(re.findall(r"^ *(\d+) +[-\d]+ +[-\d]+ +[-\d]+ +(\w+) ", out, re.M) == [("10", "loosens"), ("12", "lost"), ("20", "came"), ("20", "loosens"), ("30", "loosens"), ("33", "left")], out)
+    check(re.findall(r"^ *(\d+) +[-\d]+ +[-\d]+ +[-\d]+ +(\w+) ", out, re.M) == [("10", "loosens"), ("12", "lost"), ("20", "came"),
+                                                                                 ("20", "loosens"), ("30", "loosens"), ("33", "left")], out)
     holds(out, r"site 2; 2 of 3 are there: left indeed\n", r"\nIt ended at step 40 with 2 of 3 sites, theta 2, .*, 50.00 % right")
     check([(line["t"], line["action"]) for line in lines(phub("explain", path, "--json")[0])] ==
           [(10, "loosens"), (12, "lost"), (20, "came"), (20, "loosens"), (30, "loosens"), (33, "left")], "lines of JSON")
-    holds(phub("explain", path, "--at", 15)[0], r"\n  lost    at step 12 site 1; 2 of 3 are there: lost indeed\n  came    at step 20 site 1; 3 of 3 are there: came indeed\n")
+    holds(phub("explain", path, "--at", 15)[0],
+          r"\n  lost    at step 12 site 1; 2 of 3 are there: lost indeed\n  came    at step 20 site 1; 3 of 3 are there: came indeed\n")
     check(" site 1; " not in phub("explain", path, "--at", 25)[0], "another window's")
     check(lines(phub("compare", "--json", path)[0])[0]["sites"] == 2, "compare --json")
     still = log("still.jsonl", head, went[0])
-    holds(phub("explain", still)[0], "0 windows, theta changed in 0", r"\n *12 +- +- +- +lost ", r"\nThe log ends early, at step 0 with 2 of 3 sites")
-    check("; 3 of 3" not in phub("explain", log("strange.jsonl", head, *strange, *moves, end))[0] and "nan" not in phub("explain", FOLDER / "strange.jsonl")[0], "strange lines")
+    holds(phub("explain", still)[0], "0 windows, theta changed in 0", r"\n *12 +- +- +- +lost ",
+          r"\nThe log ends early, at step 0 with 2 of 3 sites")
+    check("; 3 of 3" not in phub("explain", log("strange.jsonl", head, *strange, *moves, end))[0]
+          and "nan" not in phub("explain", FOLDER / "strange.jsonl")[0], "strange lines")
 
 
 if __name__ == "__main__":
     os.environ["BUILD"] = str(rig.BUILD)
-    rig.run([run_loses_all_at_once, run_hears_its_box, run_box_is_silent, who_was_there], None if SKEWED.exists() else f"{SKEWED} is not there (make test-programs)")
+    rig.run([run_loses_all_at_once, run_hears_its_box, run_box_is_silent, who_was_there],
+            None if SKEWED.exists() else f"{SKEWED} is not there (make test-programs)")

@@ -23,12 +23,16 @@ def made(name, windows, end=None, **run):
             "model_bytes": MODEL, "seed": 0, "tensors": ["w", "b"], **run}]
     for i, window in enumerate(windows):
         if window is not None:
-            out.append({"scout": "decision", "t": 10 * (i + 1), "window": i, "theta": 1, "next": 1, "n": 100, "believed": 2, "sites": 2, "AL": 0.01,
-                        "interval": None, "r_all": 0.5, "r": [0.5, 0.5], "bytes": 5 * MODEL, "bytes_travel": 0, "bytes_total": 5 * MODEL * (i + 1),
-                        "bytes_bsp": 10 * MODEL * (i + 1), "cost": 0.5, "action": "stays", "reason": "no theta beside is known to be cheaper",
+            out.append({"scout": "decision", "t": 10 * (i + 1), "window": i, "theta": 1, "next": 1, "n": 100, "believed": 2, "sites": 2,
+                        "AL": 0.01,
+                        "interval": None, "r_all": 0.5, "r": [0.5, 0.5], "bytes": 5 * MODEL, "bytes_travel": 0,
+                        "bytes_total": 5 * MODEL * (i + 1),
+                        "bytes_bsp": 10 * MODEL * (i + 1), "cost": 0.5, "action": "stays",
+                        "reason": "no theta beside is known to be cheaper",
                         "train_loss": 0.5, **window})
     if end is not None:
-        out.append({"scout": "end", "t": 10 * len(windows), "bytes": 5 * MODEL * len(windows), "bytes_travel": 0, "bytes_wire": None, "theta": 1,
+        out.append({"scout": "end", "t": 10 * len(windows), "bytes": 5 * MODEL * len(windows), "bytes_travel": 0, "bytes_wire": None,
+                    "theta": 1,
                     "accuracy": None, "loss": None, "seconds": 1, **end})
     path = FOLDER / f"{name}.jsonl"
     path.write_text("".join(json.dumps(line, separators=(",", ":")) + "\n" for line in out))  # as libphub writes them
@@ -53,8 +57,11 @@ def gaps():
     check("  gap " not in phub("explain", gap, "--at", 80)[0], "a gap where there is none")
     first = made("first", [None, {}, {}], {})
     holds(phub("explain", first)[1], "lines of 1 windows are missing, the first of them before step 20")
-    for path, at, told in ((whole, 0, "1 to 80"), (whole, 81, "1 to 80"), (first, 10, "11 to 30"), (gap, 60, "1 to 80, but of 41 to 60, whose lines are missing"), (gap, 21, "1 to 80, but of 21 to 30, whose lines are missing")):
-        check(f"{path}: no window has step {at}; --at takes a step of {told}\n" in phub("explain", path, "--at", at, status=1)[1], phub("explain", path, "--at", at, status=1)[1])
+    for path, at, told in ((whole, 0, "1 to 80"), (whole, 81, "1 to 80"), (first, 10, "11 to 30"),
+                           (gap, 60, "1 to 80, but of 41 to 60, whose lines are missing"),
+                           (gap, 21, "1 to 80, but of 21 to 30, whose lines are missing")):
+        check(f"{path}: no window has step {at}; --at takes a step of {told}\n" in phub("explain", path, "--at", at, status=1)[1],
+              phub("explain", path, "--at", at, status=1)[1])
     holds(phub("explain", gap, "--at", 61)[0], r"step 70 \(steps 61 to 70")
 
 
@@ -63,7 +70,8 @@ def cannot():
     norm = {"action": "cannot", "reason": "no theta helps"}
     for head, window, unit in (("bytes", {}, {}), ("spent", {"spent": 1}, {"unit": "money", "price": 1})):
         holds(phub("explain", made("counts", [{"next": 2, **window}], {}, **unit))[0],
-              rf" {head} +reason\n.*\nAL: .*\n{head}: of a site, for exchanges in the window of so many steps that ends there \(the mean of sites,\nwithout what travelled\)\.\nIt ended")
+              rf" {head} +reason\n.*\nAL: .*\n{head}: of a site, for exchanges in the window of so many steps that ends there \(the mean "
+              r"of sites,\nwithout what travelled\)\.\nIt ended")
     out = phub("explain", made("cannot", [{}, norm, norm], {}, policy="scout+"))[0]
     holds(out, "3 windows, theta changed in 0; in 2 it said that no theta helps, and what does\\.")
     check("too few reports" not in out and "site.lost" not in out, out)
@@ -77,7 +85,8 @@ def cannot():
 
 def fewer():
     """bytes that are more than BSP's are not called fewer, and what is near as many has two places"""
-    for total, words, cell in ((20, "4.0 times fewer bytes than BSP", "4.0x"), (76, "1.05 times fewer bytes than BSP", "1.05x"), (80, "as many bytes as BSP", "1.0x"),
+    for total, words, cell in ((20, "4.0 times fewer bytes than BSP", "4.0x"), (76, "1.05 times fewer bytes than BSP", "1.05x"),
+                               (80, "as many bytes as BSP", "1.0x"),
                                (84, "1.05 times as many bytes as BSP", "1.05x more"), (160, "2.0 times as many bytes as BSP", "2.0x more")):
         path = made("saved", [{"bytes_total": total * MODEL / 8 * (i + 1)} for i in range(8)], {"bytes": total * MODEL})
         holds(phub("compare", path)[0], rf"\nsaved .* - +{cell} +1 ", "or, where it says more, how many times as many")
@@ -85,21 +94,30 @@ def fewer():
         check(f"since the start, {words}\n" in phub("explain", path, "--at", 80)[0], f"{words}: {phub('explain', path, '--at', 80)[0]}")
 
 
-    path = made("statistics", [], {"t": 80, "bytes": 20 * MODEL}, bsp_bytes=MODEL // 2, policy="fixed", thetas=[1])  # of what is not trained BSP says nothing
+    path = made("statistics", [], {"t": 80, "bytes": 20 * MODEL}, bsp_bytes=MODEL // 2, policy="fixed",
+                thetas=[1])  # of what is not trained BSP says nothing
     check(lines(phub("compare", "--json", path)[0])[0]["bytes_bsp"] == 40 * MODEL, phub("compare", "--json", path)[0])
 
 
 def not_known():
     """dry-run: sums are of windows in which its course is known, and no further; what they are by is said, and what travels is in them"""
-    path = made("partly", [{"AL": 0.2, "bytes_travel": MODEL, "shadow": [{"theta": 5, "bytes": 2 * MODEL}]}] * 4, {}, sigma=0.05, algorithm="gaia")
-    for words, told in ((["--thetas", "1"], r"hill again: theta 1 at the end\..*\nIt would have sent 20\.0 KB a site in exchanges, and 4\.0 KB of what is tried elsewhere;\nthe run sent 20\.0 KB, and 4\.0 KB\.\n$"),
-                        (["--thetas", "1,5", "--sigma", "0.5"], r"hill again: known until step 20\. It has decided nothing in 3 windows, .*\nUntil step 20 it would have sent about 7\.0 KB a site in exchanges \(in 1 of 2 windows by shadows\), "
+    path = made("partly", [{"AL": 0.2, "bytes_travel": MODEL, "shadow": [{"theta": 5, "bytes": 2 * MODEL}]}] * 4, {}, sigma=0.05,
+                algorithm="gaia")
+    for words, told in ((["--thetas", "1"], r"hill again: theta 1 at the end\..*\nIt would have sent 20\.0 KB a site in exchanges, and "
+                                            r"4\.0 KB of what is tried elsewhere;\nthe run sent 20\.0 KB, and 4\.0 KB\.\n$"),
+                        (["--thetas", "1,5", "--sigma", "0.5"],
+                         r"hill again: known until step 20\. It has decided nothing in 3 windows, .*\nUntil step 20 it would have sent "
+                         r"about 7\.0 KB a site in exchanges \(in 1 of 2 windows by shadows\), "
                          r"and 2\.0 KB of what is tried elsewhere;\nthe run sent 10\.0 KB, and 2\.0 KB\.\nabout: .*\n$"),
-                        (["--policy", "fixed", "--thetas", "5", "--theta", "5"], r"It would have sent about 8\.0 KB a site in exchanges \(in 4 of 4 windows by shadows\), and 0 B of what is tried elsewhere;\nthe run sent 20\.0 KB, and 4\.0 KB\.\nabout: .*\n$"),
-                        (["--policy", "fixed", "--thetas", "2", "--theta", "2"], r"not known in 4 windows: the run had no shadow of that theta\.\n$")):
+                        (["--policy", "fixed", "--thetas", "5", "--theta", "5"],
+                         r"It would have sent about 8\.0 KB a site in exchanges \(in 4 of 4 windows by shadows\), and 0 B of what is "
+                         r"tried elsewhere;\nthe run sent 20\.0 KB, and 4\.0 KB\.\nabout: .*\n$"),
+                        (["--policy", "fixed", "--thetas", "2", "--theta", "2"],
+                         r"not known in 4 windows: the run had no shadow of that theta\.\n$")):
         out = phub("dry-run", path, *words)[0]
         check(re.search(told, out, re.S), f"{words}: {out}")
-    holds(phub("dry-run", path, "--thetas", "1,2", "--sigma", "0.5")[0], "hill again: known until step 10", r"\nUntil step 10 it would have sent 5\.0 KB a site in exchanges, and 1\.0 KB of what")
+    holds(phub("dry-run", path, "--thetas", "1,2", "--sigma", "0.5")[0], "hill again: known until step 10",
+          r"\nUntil step 10 it would have sent 5\.0 KB a site in exchanges, and 1\.0 KB of what")
     out = phub("dry-run", path, "--thetas", "2,3")[0]
     check("known until step 0." in out and "would have sent" not in out.split("is not known.", 1)[1], out)
     course = [line["on_course"] for line in lines(phub("dry-run", path, "--thetas", "1,5", "--sigma", "0.5", "--json")[0])]
@@ -107,7 +125,8 @@ def not_known():
     untold = made("untold", [{"bytes": None}] * 2, {}, algorithm="gaia")
     holds(phub("dry-run", untold, "--policy", "fixed")[0], "What it would have sent is not known in 2 windows")
     unsaid = made("unsaid", [{"bytes": None, "shadow": [{"theta": 5, "bytes": 7}]}] * 2, {})
-    holds(phub("dry-run", unsaid, "--policy", "fixed", "--thetas", "5", "--theta", "5")[0], r"would have sent 14 B .*;\nthe run sent unknown, and 0 B")
+    holds(phub("dry-run", unsaid, "--policy", "fixed", "--thetas", "5", "--theta", "5")[0],
+          r"would have sent 14 B .*;\nthe run sent unknown, and 0 B")
 
 
 def spent():
@@ -121,26 +140,30 @@ def spent():
         check(lines(phub("compare", "--json", path)[0])[0]["spent"] == whole, phub("compare", "--json", path)[0])
         holds(phub("compare", path)[0], rf" {whole:.4g} s ", r"\nspent: by a site on bytes, travelled and within, by what")
         holds(phub("explain", path)[0], rf", {whole:.4g} s spent\.")
-        holds(phub("explain", path, "--at", 20)[0], rf" 10 s a site in exchanges of this window, {travel} s in what travelled, {2 * (10 + travel)} s since the start\n")
+        holds(phub("explain", path, "--at", 20)[0],
+              rf" 10 s a site in exchanges of this window, {travel} s in what travelled, {2 * (10 + travel)} s since the start\n")
     gaia = made("gaia-paid", [window] * 4, {"t": 45, "bytes": 22500, "bytes_travel": 4000}, algorithm="gaia", **prices)
     check(lines(phub("compare", "--json", gaia)[0])[0]["spent"] == 4 * 13 + 5, "an exchange in each step")
     for same, rate in ((["1000", "1e3", "1KB", "0.001mb"], 1000), (["2KiB", "2048B"], 2048)):
         for text in same:
             told = lines(phub("dry-run", path, "--policy", "hill", "--thetas", "1", "--rate", text, "--json")[0])[0]
             check(abs(told["spent"] / (10 * 0.5 + 5 * MODEL / rate) - 1) < 1e-5, f"--rate {text}: {told}")
-    money = made("money", [{"unit": "money", "spent": 1e-6 * 500, "bytes_travel": MODEL}] * 4, {"t": 45, "bytes": 22500, "bytes_travel": 4000}, unit="money", rate=0, latency=0, price=1000)
+    money = made("money", [{"unit": "money", "spent": 1e-6 * 500, "bytes_travel": MODEL}] * 4,
+                 {"t": 45, "bytes": 22500, "bytes_travel": 4000}, unit="money", rate=0, latency=0, price=1000)
     check(abs(lines(phub("compare", "--json", money)[0])[0]["spent"] / 0.0265 - 1) < 1e-9, phub("compare", "--json", money)[0])
     holds(phub("dry-run", money, "--thetas", "1")[0], r"That would have cost 0\.024 money\.")
     silent = made("silent", [{"unit": "money"}] * 4, {}, unit="money", rate=0, latency=0, price=1000)
     check(lines(phub("compare", "--json", silent)[0])[0]["spent"] is None, "a sum of what is not known")
     dearer = made("dearer", [window] * 4, {"t": 45, "bytes": 22500}, **{**prices, "latency": 1})
-    for others, told in (([made("bare", [{}] * 4, {})], "Take care: costs of these runs are not in one unit"), ([money], "not in one unit"), ([dearer], "Take care: links of these runs have not cost the same"), ([gaia], None)):
+    for others, told in (([made("bare", [{}] * 4, {})], "Take care: costs of these runs are not in one unit"), ([money], "not in one unit"),
+                         ([dearer], "Take care: links of these runs have not cost the same"), ([gaia], None)):
         out = phub("compare", path, *others)[0]
         check(told in out if told else "cost the same" not in out and "one unit" not in out, out)
 
 
 def seen(**said):
-    return {"policy": "scout+", "AL": None, "seen": {"exchanges": 10, "said": 1, "heard": 0.5, "sites": 2, "rate": 0.1, "trained": 100, "tried": 200,
+    return {"policy": "scout+", "AL": None,
+            "seen": {"exchanges": 10, "said": 1, "heard": 0.5, "sites": 2, "rate": 0.1, "trained": 100, "tried": 200,
                                                      "train": 0.5, "before": None, "after": None, **said}}
 
 
@@ -148,7 +171,8 @@ def trials():
     """explain and plot show what the mean model lost where it was tried"""
     windows = [seen(tried=0), seen(after=1.25), seen(before=1.25, after=0.75), seen(before=0.75, after=0.5)]
     path = made("tried", windows, {}, policy="scout+")
-    holds(phub("explain", path, "--at", 30)[0], r"\n +the mean model, tried on 200 samples a site, lost 1\.2500 as the window before this one began, and 0\.7500 as it ended\n")
+    holds(phub("explain", path, "--at", 30)[0],
+          r"\n +the mean model, tried on 200 samples a site, lost 1\.2500 as the window before this one began, and 0\.7500 as it ended\n")
     holds(phub("explain", path, "--at", 20)[0], r"tried on 200 samples a site, lost 1\.2500 as it ended\n")
     check("the mean model" not in phub("explain", path, "--at", 10)[0], "a trial where there is none")
     told = made("told", [{**window, "train_loss": None, "score": {"accuracy": 0.5, "loss": None}} for window in windows], policy="scout+")
@@ -156,7 +180,8 @@ def trials():
     phub("plot", path, "--out", "tried.svg")
     root = xml.etree.ElementTree.parse(FOLDER / "tried.svg").getroot()
     dotted = [e for e in root if e.tag.endswith("line") and e.get("stroke-dasharray") == "2 3"]
-    check("averaged model, at sites" in "\n".join(root.itertext()) and len(dotted) == 3, f"{len(dotted)} lines")  # two in the panel, one in the legend
+    check("averaged model, at sites" in "\n".join(root.itertext()) and len(dotted) == 3,
+          f"{len(dotted)} lines")  # two in the panel, one in the legend
     dots = [e for e in root if e.tag.endswith("circle")]
     at = float(min(dotted, key=lambda e: float(e.get("x1"))).get("x1"))
     check(any(abs(float(dot.get("cx")) - at) < 0.1 for dot in dots), f"the first is at {at}, of the window that ended at step 10")
@@ -167,12 +192,15 @@ def trials():
 def here():
     """explain marks the theta that a window was at, also where no window there has said what it is like"""
     was, blank = {"theta": 1, "next": 2, "action": "loosens"}, {"theta": 2, "next": 2, "action": "falls back"}
-    for policy, nothing, like in (("scout+", {"r_all": None, "pull": 0.5}, "r not known"), ("hill", {"cost": None, "AL": None}, "cost not known")):
-        path = made("here", [was, {**blank, **nothing}, {**blank, **nothing}, {**blank, **nothing, "next": 1}, {**blank, "r_all": 0.25}], {}, policy=policy)
+    for policy, nothing, like in (("scout+", {"r_all": None, "pull": 0.5}, "r not known"),
+                                  ("hill", {"cost": None, "AL": None}, "cost not known")):
+        path = made("here", [was, {**blank, **nothing}, {**blank, **nothing}, {**blank, **nothing, "next": 1}, {**blank, "r_all": 0.25}],
+                    {}, policy=policy)
         out = phub("explain", path, "--at", 40)[0]
         holds(out, rf"theta 2 +{like}, sent 5\.0 KB, at step 40  <- was here\n", r"theta 5 +not tried\n", r"theta 1 .*  <- goes here\n")
         told = lines(phub("explain", path, "--at", 20, "--json")[0])[0]["tried"]
-        check([(t["theta"], t["t"], t["r_all"] if policy == "scout+" else t["cost"]) for t in told] == [(1, 10, 0.5), (2, 20, None)], f"{told}")
+        check([(t["theta"], t["t"], t["r_all"] if policy == "scout+" else t["cost"]) for t in told] == [(1, 10, 0.5), (2, 20, None)],
+              f"{told}")
         check(like not in phub("explain", path, "--at", 50)[0], "what is known of a theta")
         if policy == "scout+":
             holds(out, "how sites align is not known; they pulled apart 0.5 times as much as the noise of a batch when that was last measured")
@@ -208,9 +236,11 @@ def kinds_of_theta():
     stays = made("stays", [], {"t": 40, "theta": 20}, policy="fixed", thetas=[20])
     phub("plot", climbs, gaia, stays, made("dgc", [], {"t": 40, "theta": 0.5}, algorithm="dgc"), "--out", "kinds.svg")
     titles = [e.text for e in xml.etree.ElementTree.parse(FOLDER / "kinds.svg").getroot() if e.get("class") == "title"]
-    check([title for title in titles if title.startswith("Theta")] == ["Theta: steps between exchanges", "Theta: Gaia's significance threshold"], str(titles))
+    check([title for title in titles if title.startswith("Theta")] == ["Theta: steps between exchanges",
+                                                                       "Theta: Gaia's significance threshold"], str(titles))
     texts, drawn = panel("kinds.svg", "Theta: steps")
-    check(ticks_of(texts)[-3:] == ["2", "5", "20"] and {"climbs", "stays"} <= set(texts) and "gaia" not in texts and "dgc" not in texts, str(texts))
+    check(ticks_of(texts)[-3:] == ["2", "5", "20"] and {"climbs", "stays"} <= set(texts) and "gaia" not in texts and "dgc" not in texts,
+          str(texts))
     flat = [line[1:] for line in drawn if line[0] == "#009e73" and line[2] == line[4] and line[3] <= 610]
     check(len(flat) == 1 and flat[0][0] == 110 and flat[0][2] == 610, f"one that stays: {flat}")
     texts, _ = panel("kinds.svg", "Theta: Gaia")
@@ -224,14 +254,17 @@ def thetas_that_overlap():
     phub("plot", path, twin, "--out", "overlap.svg")
     _, drawn = panel("overlap.svg", "Theta")
     ticks = {y1 for stroke, _, y1, _, y2 in drawn if stroke == "#e4e4e4" and y1 == y2}
-    seen = {colour: [(x1, x2, y1) for stroke, x1, y1, x2, y2 in drawn if stroke == colour and y1 == y2 and x2 <= 610] for colour in ("#0072b2", "#d55e00")}
+    seen = {colour: [(x1, x2, y1) for stroke, x1, y1, x2, y2 in drawn if stroke == colour and y1 == y2 and x2 <= 610]
+            for colour in ("#0072b2", "#d55e00")}
     check({y for pieces in seen.values() for _, _, y in pieces} <= ticks and len(ticks) == 5, f"{ticks}: {seen}")
     pieces = sorted(x for one in seen.values() for x in one)
-    check(pieces[0][0] == 110 and all(b <= a + 0.2 for a, b in zip([p[1] for p in pieces], [*[p[0] for p in pieces[1:]], 610])), f"gaps: {pieces}")
+    check(pieces[0][0] == 110 and all(b <= a + 0.2 for a, b in zip([p[1] for p in pieces], [*[p[0] for p in pieces[1:]], 610])),
+          f"gaps: {pieces}")
     for colour, one in seen.items():
         check(200 < sum(x2 - x1 for x1, x2, _ in one) < 300, f"{colour}: {one}")
     phub("plot", path, "--out", "overlap.svg")
-    check(len([line for line in panel("overlap.svg", "Theta")[1] if line[0] == "#0072b2" and line[2] == line[4]]) == 5 + 1, "a line in pieces")
+    check(len([line for line in panel("overlap.svg", "Theta")[1] if line[0] == "#0072b2" and line[2] == line[4]]) == 5 + 1,
+          "a line in pieces")
 
 
 def to_the_end():
@@ -255,9 +288,12 @@ def to_the_end():
 
 
 def texts_in_pictures():
-    """plot: labels of the scale do not touch, however few tensors; names that are long lack what they have in common, and their middle, and those that are alike are paths; the axis of bytes is of runs that are shown, and in what they differ is said"""
+    """plot: labels of the scale do not touch, however few tensors.
+    Names that are long lack what they have in common, and their middle, and those that are alike are paths; the axis of bytes is of
+    runs that are shown, and in what they differ is said"""
     long = made("a-name-that-is-longer-than-what-a-legend-has-room-for-1", [{}] * 2, {"accuracy": 0.5})
-    phub("plot", made("few", [{"r": [0.5]}] * 2, {"accuracy": 0.6}, tensors=["w"]), long, made("without", [{}] * 2, {"bytes": 1e12, "bytes_travel": 0}), "--out", "few.svg")
+    phub("plot", made("few", [{"r": [0.5]}] * 2, {"accuracy": 0.6}, tensors=["w"]), long,
+         made("without", [{}] * 2, {"bytes": 1e12, "bytes_travel": 0}), "--out", "few.svg")
     root = xml.etree.ElementTree.parse(FOLDER / "few.svg").getroot()
     for title in ("Alignment r of what sites say, per tensor: few", "Bytes against"):
         texts, _ = panel("few.svg", title)
@@ -266,31 +302,37 @@ def texts_in_pictures():
     ys = sorted(float(e.get("y")) for e in scale)
     check(len(ys) == 9 and all(b - a >= 11 for a, b in zip(ys, ys[1:])), str(ys))
     check("a-name-that-is\u2026oom-for-1" in [e.text for e in root], "a long name")
-    for names, told in ((["module.layers.3.attention.weight", "module.layers.3.attention.bias"], {"weight", "bias"}), (["a.layers.10.self_attention.weight", "b.bias"], {"a.layers.1\u2026.weight", "b.bias"}),
-                        (["weight", "weights"], {"weight", "weights"}), (["\u00e4" * 30, "b"], {"\u00e4" * 10 + "\u2026" + "\u00e4" * 7, "b"})):
+    for names, told in ((["module.layers.3.attention.weight", "module.layers.3.attention.bias"], {"weight", "bias"}),
+                        (["a.layers.10.self_attention.weight", "b.bias"], {"a.layers.1\u2026.weight", "b.bias"}),
+                        (["weight", "weights"], {"weight", "weights"}),
+                        (["\u00e4" * 30, "b"], {"\u00e4" * 10 + "\u2026" + "\u00e4" * 7, "b"})):
         phub("plot", made("names", [{}] * 2, tensors=names), "--out", "names.svg")
         check(told <= set(panel("names.svg", "Alignment")[0]), f"{names}: {panel('names.svg', 'Alignment')[0]}")
     wild = bytes(FOLDER) + b"/b\xff\xc3\xed\xa0\x80\xf5.jsonl"  # the name of a file, and no text
     shutil.copy(long, wild)
     phub("plot", os.fsdecode(wild), "--out", "wild.svg")
     check("b" + "\ufffd" * 6 in panel("wild.svg", "Theta")[0], str(panel("wild.svg", "Theta")[0]))
-    for windows, run, told in (([{}] * 2, {}, None), ([{}] * 3, {}, "steps"), ([{}] * 3, {"sites": 3, "model_bytes": 7}, "steps, sites, the model's size")):
+    for windows, run, told in (([{}] * 2, {}, None), ([{}] * 3, {}, "steps"),
+                               ([{}] * 3, {"sites": 3, "model_bytes": 7}, "steps, sites, the model's size")):
         phub("plot", long, made("other", windows, {"accuracy": 0.6, "bytes": 5}, **run), "--out", "unlike.svg")
         texts, _ = panel("unlike.svg", "Bytes against")
         check(texts[-2:] == ["Take care: these differ in", told] if told else "Take care" not in "".join(texts), f"{told}: {texts}")
     texts, _ = panel("few.svg", "Bytes against")
-    check("few" in texts and "without" not in texts and not any("TB" in text for text in texts) and sum("KB" in text for text in texts) >= 2, str(texts))
+    check("few" in texts and "without" not in texts and not any("TB" in text for text in texts)
+          and sum("KB" in text for text in texts) >= 2, str(texts))
     for name in ("x", "y"):
         (FOLDER / name).mkdir()
         (FOLDER / name / "scout.jsonl").write_text(long.read_text())
     phub("plot", "x/scout.jsonl", "y/scout.jsonl", "--out", "alike.svg")
     check({"x/scout.jsonl", "y/scout.jsonl"} <= set(panel("alike.svg", "Theta")[0]), "names that are alike")
-    holds(phub("compare", "x/scout.jsonl", "y/scout.jsonl", long)[0], r"\nx/scout\.jsonl +local", r"\ny/scout\.jsonl +local", r"\na-name-that-is")
+    holds(phub("compare", "x/scout.jsonl", "y/scout.jsonl", long)[0], r"\nx/scout\.jsonl +local", r"\ny/scout\.jsonl +local",
+          r"\na-name-that-is")
 
 
 def names_in_pictures():
     """plot: what a log calls its tensors is text, and no markup"""
-    phub("plot", made("e<v>&il", [{}] * 2, {"accuracy": 0.5}, tensors=["<script>&\x01", "b"]), made("good", [{}] * 2, {"accuracy": 0.6}), "--out", "evil.svg")
+    phub("plot", made("e<v>&il", [{}] * 2, {"accuracy": 0.5}, tensors=["<script>&\x01", "b"]), made("good", [{}] * 2, {"accuracy": 0.6}),
+         "--out", "evil.svg")
     tree = xml.etree.ElementTree.parse(FOLDER / "evil.svg")
     check(not any("script" in element.tag for element in tree.iter()) and "<script>& " in tree.getroot().itertext(), "markup from a log")
 
@@ -327,11 +369,13 @@ def plot_that_cannot_be_written():
 def plot_fails_early():
     """plot: a picture that cannot be written is refused before logs are read, and nothing is left behind"""
     (FOLDER / "folder.svg").mkdir()
-    for out, why in (("/proc/nope/x.svg", "cannot write /proc/nope/x.svg: No such file or directory"), ("/proc/x.png", "cannot write /proc/x.png: "), ("folder.svg", "cannot write folder.svg: Is a directory")):
+    for out, why in (("/proc/nope/x.svg", "cannot write /proc/nope/x.svg: No such file or directory"),
+                     ("/proc/x.png", "cannot write /proc/x.png: "), ("folder.svg", "cannot write folder.svg: Is a directory")):
         if out.endswith(".png") and not shutil.which("rsvg-convert"):
             continue
         check(phub("plot", "absent.jsonl", "--out", out, status=1)[1].startswith(f"phub: {why}"), out)
-    holds(phub("plot", "absent.jsonl", "--out", "x.png", status=1, PATH="/nowhere")[1], "a PNG needs rsvg-convert: apt install librsvg2-bin")
+    holds(phub("plot", "absent.jsonl", "--out", "x.png", status=1, PATH="/nowhere")[1],
+          "a PNG needs rsvg-convert: apt install librsvg2-bin")
     holds(phub("plot", "absent.jsonl", "--out", "free.svg", status=1)[1], "absent.jsonl: No such file")
     check(not list(FOLDER.glob("free.svg*")), "left behind")
 
@@ -342,7 +386,8 @@ def seeds():
     advise = ["advise", "--listen", "127.0.0.1:0", "--sites", "1", "--model-bytes", "1", "--thetas", "1"]
     for words, tail in ((["run"], ["--", "true"]), (["dry-run", log], []), (advise, [])):
         for seed in ("-1", "18446744073709551615", "18446744073709551616", "1.5", "0x10", "1e3", ""):
-            holds(phub(*words, "--seed", seed, *tail, status=2)[1], f"--seed {re.escape(seed)}: allowed is 0 to 18446744073709551614; see phub scout {words[0]} --help")
+            holds(phub(*words, "--seed", seed, *tail, status=2)[1],
+                  f"--seed {re.escape(seed)}: allowed is 0 to 18446744073709551614; see phub scout {words[0]} --help")
     phub("dry-run", log, "--seed", 2**64 - 2)
 
 
@@ -351,7 +396,8 @@ def run_was_killed():
     out, before = FOLDER / "killed.jsonl", FOLDER / "killed.jsonl.before"
     good, part = made("good", [{}] * 2, {}).read_text(), made("part", [{}] * 3).read_text()
     out.write_text(good)
-    killed = subprocess.Popen([PHUB, "scout", "run", "--sites", "1", "--out", out, "--", "sh", "-c", f'cp {FOLDER}/part.jsonl "$PHUB_SCOUT_LOG"; exec sleep 100'],
+    killed = subprocess.Popen([PHUB, "scout", "run", "--sites", "1", "--out", out, "--", "sh", "-c",
+                               f'cp {FOLDER}/part.jsonl "$PHUB_SCOUT_LOG"; exec sleep 100'],
                               env=rig.QUIET, cwd=FOLDER, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + rig.DEADLINE_S
     while not (out.exists() and out.read_text() == part) and time.monotonic() < deadline:
@@ -365,7 +411,8 @@ def run_was_killed():
     holds(err, f"phub: {out} was of a run that was broken off, and has gone; {before}, of the run before that, stays\n")
     check(out.read_text() == good and not before.exists(), "the log that was whole is not there again")
     tells = f"phub: the log is {out}: phub scout explain {out} tells why theta changed, and phub scout plot --out FILE.svg {out} draws it\n"
-    for first, second, told in ((good, part, f"{tells}phub: the log of the run before is {before}, where that of an older one was\n"), (part, good, "was of a run that was broken off"),
+    for first, second, told in ((good, part, f"{tells}phub: the log of the run before is {before}, where that of an older one was\n"),
+                                (part, good, "was of a run that was broken off"),
                                 (good, None, f"{tells}phub: the log of the run before is {before}\n"), (None, good, tells)):
         for path, text in ((out, first), (before, second)):
             path.unlink(missing_ok=True)
@@ -382,16 +429,19 @@ def run_of_dgc():
         for thetas in ([], ["--thetas", "0.1,0.01"]):
             err = phub("run", "--algorithm", "dgc", "--policy", policy, *thetas, "--", "sh", "-c", f"touch {FOLDER}/started", status=2)[1]
             holds(err, f"{policy} goes by what models lose at other sites, and those of dgc")
-    holds(phub("run", "--algorithm", "dgc", "--policy", "scout\u002b", "--", "true", status=2)[1], "does not know how far thetas of dgc may go")
+    holds(phub("run", "--algorithm", "dgc", "--policy", "scout\u002b", "--", "true", status=2)[1],
+          "does not know how far thetas of dgc may go")
     check(not (FOLDER / "started").exists(), "a site was started")
-    phub("run", "--algorithm", "dgc", "--policy", "fixed", "--sites", 1, "--out", "dgc.jsonl", "--", "cp", made("dgc-log", [{}], {}), "dgc.jsonl")
+    phub("run", "--algorithm", "dgc", "--policy", "fixed", "--sites", 1, "--out", "dgc.jsonl", "--", "cp", made("dgc-log", [{}], {}),
+         "dgc.jsonl")
 
 
 def models_that_are_one():
     """an AL of models that are all one is exact; of others, as those of Gaia whatever theta, it has an interval"""
     for name, words, ones in (("local", ["--thetas", "1,2"], {1}), ("gaia", ["--thetas", "0,0.2", "--theta", "0.2"], set())):
         script = f'exec "$0" "$PHUB_URL" rank=$RANK world=$WORLD_SIZE algorithm={name} steps=60 >/dev/null'
-        phub("run", "--sites", 3, "--policy", "hill", *words, "--period", 10, "--out", "one.jsonl", "--", "sh", "-c", script, rig.BUILD / "tests/system/skewed")
+        phub("run", "--sites", 3, "--policy", "hill", *words, "--period", 10, "--out", "one.jsonl", "--", "sh", "-c", script,
+             rig.BUILD / "tests/system/skewed")
         windows = [line for line in lines((FOLDER / "one.jsonl").read_text()) if line["scout"] == "decision"]
         check({window["theta"] for window in windows} - ones, f"a bad example: {windows}")
         for window in windows:
@@ -403,21 +453,25 @@ def models_that_are_one():
 
 
 def run_of_no_numbers():
-    """run: models that are no numbers to the end are an error, with the step and who said it first; so it is where all sites' are, in compare and explain too"""
+    """run: models that are no numbers to the end are an error, with the step and who said it first.
+    So it is where all sites' are, in compare and explain too"""
     def train(nans, nan, algorithm="local", status=0):
         script = f'exec "$0" "$PHUB_URL" rank=$RANK world=$WORLD_SIZE algorithm={algorithm} steps=60 nan_at=35 nans={nans} nan={nan} >/dev/null'
-        return phub("run", "--sites", 2, "--theta", 5 if algorithm == "local" else 0.1, "--out", "nan.jsonl", "--", "sh", "-c", script, rig.BUILD / "tests/system/skewed", status=status)
+        return phub("run", "--sites", 2, "--theta", 5 if algorithm == "local" else 0.1, "--out", "nan.jsonl", "--", "sh", "-c", script,
+                    rig.BUILD / "tests/system/skewed", status=status)
 
     for nans, nan, algorithm, step, rank in ((3, "pass", "local", 40, 0), (2, "pass", "local", 40, 1), (3, "zero", "gaia", 36, 0)):
         out, err = train(nans, nan, algorithm, status=1)
-        holds(err, rf"^phub: models are no numbers \(NaN or infinite\) since step {step}, which rank {rank} said first, of tensor 'weight': what was trained is lost; begin again")
+        holds(err, rf"^phub: models are no numbers \(NaN or infinite\) since step {step}, which rank {rank} said first, of tensor "
+                   r"'weight': what was trained is lost; begin again")
         holds(out, rf"\nTake care: models of nan are no numbers since step {step}\.\n$")
         check(lines(phub("compare", "--json", "nan.jsonl")[0])[0]["broken_since"] == step, "compare --json")
     for nans, nan in ((0, "pass"), (3, "zero"), (2, "zero")):
         check("no numbers" not in "".join(train(nans, nan)), f"nans={nans}, nan={nan}")
         check(lines(phub("compare", "--json", "nan.jsonl")[0])[0]["broken_since"] is None, "compare --json")
     warning = '{"scout":"warning","t":20,"rank":1,"tensor":"w","all":true,"text":"?"}\n'
-    for name, all_of, end, status in (("open", True, None, 1), ("some", False, None, 0), ("came-back", True, {}, 0)):  # a site that is not closed has no last line
+    for name, all_of, end, status in (("open", True, None, 1), ("some", False, None, 0),
+                                      ("came-back", True, {}, 0)):  # a site that is not closed has no last line
         path = made(name, [{}] * 2, end)
         path.write_text(path.read_text().replace('{"scout":"end"', warning + '{"scout":"end"') + (warning if end is None else ""))
         path.write_text(path.read_text().replace(',"all":true', ',"all":true' if all_of else ""))
@@ -451,4 +505,6 @@ def readme():
 
 if __name__ == "__main__":
     os.environ["BUILD"] = str(rig.BUILD)
-    rig.run([gaps, cannot, fewer, not_known, spent, trials, here, heat, kinds_of_theta, thetas_that_overlap, to_the_end, texts_in_pictures, names_in_pictures, names_in_json, plot_that_cannot_be_written, plot_fails_early, seeds, run_was_killed, run_of_dgc, models_that_are_one, run_of_no_numbers, readme])
+    rig.run([gaps, cannot, fewer, not_known, spent, trials, here, heat, kinds_of_theta, thetas_that_overlap, to_the_end, texts_in_pictures,
+             names_in_pictures, names_in_json, plot_that_cannot_be_written, plot_fails_early, seeds, run_was_killed, run_of_dgc,
+             models_that_are_one, run_of_no_numbers, readme])

@@ -381,19 +381,22 @@ def replayed():
 
 
 def boxes():
-    """boxes of several racks that take TLS alone, with one secret: the box above is called by phubs://, those beside as they say; one with another secret is refused"""
+    """boxes of several racks that take TLS alone, with one secret: the box above is called by phubs://,
+    those beside as they say; one with another secret is refused"""
     cert, key = certificate("box")
     shared = {"cores": 1, "tls": "require", "tls_cert": cert, "tls_key": key, "create": "secret", "create_secret_env": "SECRET"}
     env = {"SECRET": "sesame", "PHUB_TLS_CA": str(cert)}
     top = Box(name="top", hierarchy="sharded", env=env, **shared)
     below = [Box(name=name, uplink=f"phubs://{top.address}", env=env, **shared) for name in ("a", "b")]
-    workers = [Worker(box.url("spread"), rank, 3, env={"PHUB_SECRET": "sesame", "PHUB_TLS_CA": str(cert)}, rounds=20, optimizer="adam", transport="tcp",
+    workers = [Worker(box.url("spread"), rank, 3, env={"PHUB_SECRET": "sesame", "PHUB_TLS_CA": str(cert)}, rounds=20, optimizer="adam",
+                      transport="tcp",
                       keys="a:30000,b:40000") for rank, box in enumerate([top, *below])]
     for worker in workers:
         worker.good()
     below[0].logged("box 127.0.0.1:[0-9]+ lifts chunks to this box")
     other = Box(name="other", uplink=f"phubs://{top.address}", env={**env, "SECRET": "open"}, **shared)
-    Worker(other.url("spread"), 0, 2, env={"PHUB_SECRET": "open", "PHUB_TLS_CA": str(cert)}, transport="tcp").failed("EACCES", "have different secrets")
+    Worker(other.url("spread"), 0, 2, env={"PHUB_SECRET": "open", "PHUB_TLS_CA": str(cert)},
+           transport="tcp").failed("EACCES", "have different secrets")
     blind = Box(name="blind", uplink=f"phubs://{top.address}", env={"SECRET": "sesame"}, **shared)
     blind.logged("uplink: phubs:// needs to know the other box: set PHUB_TLS_CA")
     for box in (blind, other, *below, top):
@@ -624,5 +627,6 @@ def loud():
 
 
 if __name__ == "__main__":
-    run([tls_hides, tls_of_workers, tls_files, reloaded, encrypted, encrypted_to_a_standby, encrypted_is_not_changed, encrypted_is_agreed, replayed, boxes, too_many,
+    run([tls_hides, tls_of_workers, tls_files, reloaded, encrypted, encrypted_to_a_standby, encrypted_is_not_changed, encrypted_is_agreed,
+         replayed, boxes, too_many,
         flooded_data_port, flooded_from_here, busy, privileges, loud])

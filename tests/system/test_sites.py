@@ -27,7 +27,8 @@ def words(arguments):
 
 def scout(*arguments):
     """What phub scout says."""
-    return subprocess.run([rig.BUILD / "phub", "scout", *map(str, arguments)], check=True, capture_output=True, text=True, timeout=rig.DEADLINE_S,
+    return subprocess.run([rig.BUILD / "phub", "scout", *map(str, arguments)], check=True, capture_output=True, text=True,
+                          timeout=rig.DEADLINE_S,
                           env=rig.QUIET).stdout
 
 
@@ -148,7 +149,8 @@ def pulls():
             ends = as_loop(box, f"{name}-{pull}", algorithm=name, **more)
             shown = [want["shown"] for want in loop(algorithm=name, **more)]
             check([end["bytes_travel"] for end in ends] == shown, f"{ends}, {shown} in one process")
-            check(all(end["windows"] > 5 for end in ends) and all(bytes % 40 == 0 and (bytes > 0) == (name == "gaia") for bytes in shown), f"{ends}")
+            check(all(end["windows"] > 5 for end in ends) and all(bytes % 40 == 0 and (bytes > 0) == (name == "gaia") for bytes in shown),
+                  f"{ends}")
             tightest = float(grid["thetas"].split(",")[0])
             check((ends[0]["theta"] > tightest) == (pull == 0), f"{name}, pull {pull}: theta {ends[0]['theta']}: {ends[0]['reason']}")
     as_loop(box, "uneven", algorithm="local", policy="scout+", weighted=1, samples="3,0,5", **GRID["local"])
@@ -164,8 +166,9 @@ NORMS = {"bsp": {"policy": "scout+", "thetas": "1", "period": 10, "norm": 8},
 
 
 def norms():
-    """over BSP and Gaia scout+ tells whose model does well with its own site's statistics alone that no theta mends it, within 50 steps, and goes on as the pull allows;
-    whose does well with others', too, is not accused; and each site keeps its own"""
+    """over BSP and Gaia scout+ tells whose model does well with its own site's statistics alone that no theta mends it.
+    That is within 50 steps, and it goes on as the pull allows; whose does well with others', too, is not accused; and each site keeps
+    its own"""
     box = rig.Box()
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder, "log")
@@ -180,7 +183,8 @@ def norms():
                 check(travelled % 40 == 0 and travelled > 80 and 0 <= ends[0]["bytes_travel"] - travelled <= 40, f"{windows}")
                 if norm == 0:
                     continue
-                check(told[0] <= 50 and told[-1] == windows[-1]["t"] and windows[-1]["next"] == (1 if name == "bsp" else .05), f"{told}: {windows}")
+                check(told[0] <= 50 and told[-1] == windows[-1]["t"] and windows[-1]["next"] == (1 if name == "bsp" else .05),
+                      f"{told}: {windows}")
                 holds(scout("explain", path, "--at", told[0]), "batch normalization", "No theta mends that; group normalization does")
     box.stop()
 
@@ -201,7 +205,8 @@ def off():
                 for other, end in zip(ends, without, strict=True):
                     check(other["hash"] == end["hash"] and other["bytes"] == end["bytes"], f"{other} is not {end}")
                 check([line["scout"] for line in lines] == ["run"] + ["decision"] * windows + ["end"], f"{lines}")
-                check(lines[0]["policy"] == "fixed" and lines[0]["model_bytes"] == 5200 and lines[0]["bsp_bytes"] == 5160 and lines[0]["first"] == theta, f"{lines[0]}")
+                check(lines[0]["policy"] == "fixed" and lines[0]["model_bytes"] == 5200 and lines[0]["bsp_bytes"] == 5160
+                      and lines[0]["first"] == theta, f"{lines[0]}")
                 sent = sum(end["bytes"] for end in ends) / WORLD
                 check(abs(lines[-1]["bytes"] - sent) < 1 and lines[-1]["bytes_travel"] == 0 and lines[-1]["theta"] == theta, f"{lines[-1]}")
             check(all(line["AL"] is None and line["next"] == theta and 0 < line["r_all"] < 1 for line in logs[1][1:-1]), f"{logs[1]}")
@@ -217,7 +222,8 @@ def wire():
     dense = [site.end()["bytes_wire"] for site in sites(box, "bsp", algorithm="bsp", transport="tcp")]
     few = [site.end()["bytes_wire"] for site in sites(box, "dgc", transport="tcp", algorithm="dgc", **ALGORITHMS["dgc"])]
     check(max(few) < 0.15 * min(dense), f"DGC: {few} bytes, a gradient a step: {dense}")
-    by_lost = [sum(site.end()["bytes_wire"] for site in sites(box, f"travel-{lost}", algorithm="local", transport="tcp", lost=lost, **GRID["local"]))
+    by_lost = [sum(site.end()["bytes_wire"]
+                   for site in sites(box, f"travel-{lost}", algorithm="local", transport="tcp", lost=lost, **GRID["local"]))
                for lost in ("fail", "shrink")]
     check(by_lost[1] < 1.02 * by_lost[0], f"models that travel as a sum, and as a broadcast: {by_lost[::-1]} bytes")
     box.stop()
@@ -238,20 +244,26 @@ def log():
             check(last["bytes_travel"] == 5200 and lines[-1]["bytes"] == ends[0]["bytes"], f"{lines[-2:]}")
             for line in lines[1:-1]:  # how accuracies, tensors and losses were
                 low, high = line["interval"]
-                check(abs(low + high - 2 * line["AL"]) < 1e-9 and (low == high if line["theta"] == 1 else 0.02 < high - low < 0.3), f"{line}")
+                check(abs(low + high - 2 * line["AL"]) < 1e-9 and (low == high if line["theta"] == 1 else 0.02 < high - low < 0.3),
+                      f"{line}")
                 check(len(line["r"]) == 3 and all(0 < r <= 1 for r in line["r"]) and line["train_loss"] > 0, f"{line}")
                 check(min(line["r"][:2]) <= line["r_all"] <= max(line["r"][:2]), f"r of all that are trained: {line}")
             check(all(a["next"] == b["theta"] for a, b in zip(lines[1:-1], lines[2:-1])), "thetas do not follow each other")
-        ends = [site.end() for site in sites(box, "uneven", algorithm="gaia", log=path, samples="3,0,1", weighted=1, transport="tcp", **GRID["gaia"])]
+        ends = [site.end() for site in sites(box, "uneven", algorithm="gaia", log=path, samples="3,0,1", weighted=1, transport="tcp",
+                                             **GRID["gaia"])]
         end, mean = json.loads(path.read_text().splitlines()[-1]), sum(end["bytes"] for end in ends) / WORLD
         check(abs(end["bytes"] - mean) < 1 and ends[0]["bytes"] > 1.2 * mean, f"{end['bytes']} bytes, the mean of sites is {mean}: {ends}")
         travelled = sum(end["bytes_travel"] for end in ends) / WORLD
-        check(abs(end["bytes_travel"] - travelled) < 1 and ends[0]["bytes_travel"] > 1.2 * travelled, f"{end}: models of {travelled} bytes travelled")
+        check(abs(end["bytes_travel"] - travelled) < 1 and ends[0]["bytes_travel"] > 1.2 * travelled,
+              f"{end}: models of {travelled} bytes travelled")
         wire = sum(end["bytes_wire"] for end in ends) / WORLD
         check(abs(end["bytes_wire"] / wire - 1) < 0.02 and ends[0]["bytes_wire"] > 1.05 * wire, f"{end}: {wire} bytes on the wire: {ends}")
-        ends = [site.end() for site in sites(box, "by-itself", algorithm="gaia", theta=.1, log=path, samples="3,0,1", weighted=1, transport="tcp")]
-        end, mean, wire = json.loads(path.read_text().splitlines()[-1]), *(sum(end[name] for end in ends) / WORLD for name in ("bytes", "bytes_wire"))
-        check(abs(end["bytes"] - mean) < 1 and abs(end["bytes_wire"] / wire - 1) < 0.02 and ends[0]["bytes"] > 1.2 * mean, f"{end}, {wire}: {ends}")
+        ends = [site.end() for site in sites(box, "by-itself", algorithm="gaia", theta=.1, log=path, samples="3,0,1", weighted=1,
+                                             transport="tcp")]
+        end, mean, wire = json.loads(path.read_text().splitlines()[-1]), *(sum(end[name] for end in ends) / WORLD
+                                                                           for name in ("bytes", "bytes_wire"))
+        check(abs(end["bytes"] - mean) < 1 and abs(end["bytes_wire"] / wire - 1) < 0.02 and ends[0]["bytes"] > 1.2 * mean,
+              f"{end}, {wire}: {ends}")
         site = Site(box, "nowhere", 0, 1, algorithm="local", log=f"{folder}/none/log", **GRID["local"])
         check(site.wait() == 1, "a log that cannot be was taken")
         holds(site.err.text(), "no decision log can be written to", "No such file")
@@ -269,13 +281,15 @@ def log_scores():
             site.end()
         took = time.monotonic() - began
         lines = [json.loads(line) for line in path.read_text().splitlines()]
-        check([line.get("score") for line in lines[1:-1]] == [None, {"accuracy": 0.75, "loss": 0.2}] + [None] * (len(lines) - 4), f"{lines}")
+        check([line.get("score") for line in lines[1:-1]] == [None, {"accuracy": 0.75, "loss": 0.2}] + [None] * (len(lines) - 4),
+              f"{lines}")
         check(lines[-1]["accuracy"] == 0.9 and lines[-1]["loss"] is None and 0 < lines[-1]["seconds"] < took, f"{lines[-1]}, took {took} s")
         for algorithm, more in (*ALGORITHMS.items(), ("local", {"outer": "box"})):
             ends = [site.end() for site in sites(box, f"fixed-{algorithm}-{len(more)}", algorithm=algorithm, log=path, score_at=15, **more)]
             lines = [json.loads(line) for line in path.read_text().splitlines()]
             check([line["scout"] for line in lines] == ["run", "end"], f"{lines}")
-            check(lines[0]["policy"] == "fixed" and lines[0]["thetas"] == [ends[0]["theta"]] and lines[0]["model_bytes"] in (5200, 5160), f"{lines[0]}")
+            check(lines[0]["policy"] == "fixed" and lines[0]["thetas"] == [ends[0]["theta"]] and lines[0]["model_bytes"] in (5200, 5160),
+                  f"{lines[0]}")
             sent = ends[0]["bytes"] if more.get("outer") == "box" else sum(end["bytes"] for end in ends) / WORLD
             check(abs(lines[1]["bytes"] - sent) < 1 and sent > 0 and lines[1]["accuracy"] == 0.9 and lines[1]["seconds"] > 0, f"{lines[1]}")
         pipe = Site(box, "pipe", 0, 1, algorithm="local", log="/dev/stderr")
@@ -299,13 +313,15 @@ def log_bytes():
         ended, cut = json.loads(scout("compare", "--json", path)), pathlib.Path(folder, "cut")
         cut.write_text("".join(path.read_text().splitlines(True)[:-1]))
         check(json.loads(scout("compare", "--json", cut))["bytes"] == ended["bytes"] == 4 * 5200, f"{ended}")
-        for job, unit in (("climbs", {}), ("costs", {"PHUB_SCOUT_UNIT": "seconds", "PHUB_SCOUT_RATE": "1e6", "PHUB_SCOUT_LATENCY": "0.01"})):
+        for job, unit in (("climbs", {}), ("costs", {"PHUB_SCOUT_UNIT": "seconds", "PHUB_SCOUT_RATE": "1e6",
+                                                     "PHUB_SCOUT_LATENCY": "0.01"})):
             for site in sites(box, job, env=unit, algorithm="local", policy="hill", thetas="1,4,15,25", first=3, period=10, log=path):
                 site.end()
             windows = [line for line in map(json.loads, path.read_text().splitlines()) if line["scout"] == "decision"]
             check(any("bytes_cost" in line for line in windows) and len({line["theta"] for line in windows}) > 2, f"{windows}")
             again = [json.loads(line) for line in scout("dry-run", "--json", path).splitlines()]
-            check([(line["next"], line["bytes"], line["reason"]) for line in again] == [(line["next"], line["bytes"], line["reason"]) for line in windows],
+            check([(line["next"], line["bytes"], line["reason"]) for line in again] == [(line["next"], line["bytes"], line["reason"])
+                                                                                        for line in windows],
                   f"it decided otherwise: {again} {windows}")
             holds(scout("dry-run", path), "hill again: ", r"It would have sent ([\d.]+ KB) a site in exchanges, .*\n?the run sent \1,")
     box.stop()
@@ -331,9 +347,11 @@ def alignment():
             return [line for line in map(json.loads, path.read_text().splitlines()) if line["scout"] == "decision"]
 
         alone = decisions("alone", 1, algorithm="local", thetas="1,2")
-        check(all(abs(r - 1) < 1e-6 for line in alone for r in [*line["r"], line["r_all"]]), f"one site does not agree with itself: {alone}")
+        check(all(abs(r - 1) < 1e-6 for line in alone for r in [*line["r"], line["r_all"]]),
+              f"one site does not agree with itself: {alone}")
         for job, samples in (("alike", "1"), ("uneven", "3,0,5")):
-            far, near = (decisions(f"{job}-{pull}", algorithm="local", thetas="1", pull=pull, weighted=1, samples=samples)[-1] for pull in (10, 0))
+            far, near = (decisions(f"{job}-{pull}", algorithm="local", thetas="1", pull=pull, weighted=1, samples=samples)[-1]
+                         for pull in (10, 0))
             check(all(f < n / 3 for f, n in zip(far["r"][:2], near["r"][:2])), f"r of sites that pull apart, and of others: {far} {near}")
         gaia = decisions("gaia", algorithm="gaia", thetas="0,.1")
         check(all(line["r"][2] is None and line["r"][0] and line["r"][1] for line in gaia), f"statistics of Gaia are not exchanged: {gaia}")
@@ -372,11 +390,14 @@ def no_numbers():
     """weights that are no numbers: whose they were is said, and nobody believes what evaluate() makes of them"""
     box = rig.Box()
     for policy, name in (("hill", "local"), ("scout+", "local"), ("hill", "gaia"), ("hill", "bsp"), ("scout+", "bsp")):
-        grid = {"thetas": "1", "period": 10} if name == "bsp" else {**GRID[name], "thetas": GRID[name]["thetas"] if policy == "hill" else "1,2,5"}
+        grid = {"thetas": "1", "period": 10} if name == "bsp" else {**GRID[name], "thetas": GRID[name]["thetas"] if policy == "hill"
+                                                                    else "1,2,5"}
         for nan_at in (35, 39):
-            running = sites(box, f"{policy}-{name}-{nan_at}", algorithm=name, policy=policy, steps=80, blind=7, nan_at=nan_at, nans=2, **grid)
+            running = sites(box, f"{policy}-{name}-{nan_at}", algorithm=name, policy=policy, steps=80, blind=7, nan_at=nan_at, nans=2,
+                            **grid)
             ends = [site.end() for site in running]
-            check(all(end["action"] == 3 and end["theta"] == float(grid["thetas"].split(",")[0]) for end in ends), f"{policy}, {name}: {ends}")
+            check(all(end["action"] == 3 and end["theta"] == float(grid["thetas"].split(",")[0]) for end in ends),
+                  f"{policy}, {name}: {ends}")
             holds(ends[0]["reason"], "; site 1 has weights or gradients that are no numbers")
             check("more" not in ends[0]["reason"] and len({end["reason"] for end in ends}) == 1, f"whose are they? {ends}")
     options = {"algorithm": "local", "policy": "hill", "blind": 7, "nan_at": 35, "nans": 2, **GRID["local"]}
@@ -385,7 +406,8 @@ def no_numbers():
         ends = [site.end() for site in sites(box, "zero", steps=80, nan="zero", log=path, **options)]
         reasons = [line["reason"] for line in map(json.loads, path.read_text().splitlines()) if line["scout"] == "decision"]
     check(all(end["distance"] is not None and end["action"] != 3 for end in ends), f"it did not stay out: {ends}")
-    check(["site 1 has weights" in reason for reason in reasons] == [i == 3 for i in range(len(reasons))], f"its momentum has it for good: {reasons}")
+    check(["site 1 has weights" in reason for reason in reasons] == [i == 3 for i in range(len(reasons))],
+          f"its momentum has it for good: {reasons}")
     check(all(end["believed"] == 3 for end in ends), f"it is not judged again: {ends}")
     for site in sites(box, "fail", steps=80, nan="fail", **options):
         check(site.wait() == 1, "it went on")
@@ -401,16 +423,19 @@ def no_numbers_told():
         for name, options in (*ALGORITHMS.items(), ("local", {"theta": 7, "outer": "yogi"})):
             when = "steps 36 to 42" if name == "local" else "step 36"
             for nan, nans in (("pass", 2), ("zero", 2), ("zero", 6), ("zero", 7)):
-                running = sites(box, f"{name}-{nan}-{nans}-{len(options)}", algorithm=name, steps=120, nan_at=35, nans=nans, nan=nan, log=path, **options)
+                running = sites(box, f"{name}-{nan}-{nans}-{len(options)}", algorithm=name, steps=120, nan_at=35, nans=nans, nan=nan,
+                                log=path, **options)
                 ends = [site.end() for site in running]
                 warnings = [[line["text"] for line in site.lines("warning")] for site in running]
                 check(all(len(texts) == 1 for texts in warnings), f"{name}, nan={nan}: {warnings}")
                 who = {2: r"rank 1 has", 6: r"rank 1 \(and 1 more\) has", 7: r"rank 0 \(and 2 more\) has"}[nans]
                 for texts in warnings:
                     holds(texts[0], who + " said what is no number, of tensor 'weight', after " + when + ":",
-                          "job's option nan=zero" if nan == "pass" else "counts as zero" if nans < 7 or name == "local" else "No site has numbers left")
+                          "job's option nan=zero" if nan == "pass" else "counts as zero" if nans < 7
+                          or name == "local" else "No site has numbers left")
                 lines = [line for line in map(json.loads, path.read_text().splitlines()) if line["scout"] == "warning"]
-                check([(line["t"], line["rank"], line["tensor"]) for line in lines] == [(42 if name == "local" else 36, int(nans < 7), "weight")], f"{lines}")
+                check([(line["t"], line["rank"], line["tensor"])
+                       for line in lines] == [(42 if name == "local" else 36, int(nans < 7), "weight")], f"{lines}")
                 check([line.get("all", False) for line in lines] == [nan == "pass" or (nans == 7 and name != "local")], f"{lines}")
                 well = nan == "zero" and (nans < 7 or name == "local")  # where all weights are none nobody has others
                 check(all((end["distance"] is not None) == well for end in ends), f"{name}, nan={nan}, {nans}: {ends}")
@@ -420,12 +445,14 @@ def no_numbers_told():
                     check(len({end["trained"] for end in ends}) == 1, f"weights differ: {ends}")
         two = sites(box, "twice", algorithm="gaia", theta=.1, steps=120, nan_at=35, nan_again=60, nans=2, nan="zero")
         check(all(site.end()["distance"] is not None and len(site.lines("warning")) == 1 for site in two), "a second time")
-        turns = sites(box, "turns", world=2, algorithm="gaia", theta=.1, steps=120, nan_at=lambda rank: 35 + 25 * rank, nan_again=90, nans=3, nan="zero")
+        turns = sites(box, "turns", world=2, algorithm="gaia", theta=.1, steps=120, nan_at=lambda rank: 35 + 25 * rank, nan_again=90,
+                      nans=3, nan="zero")
         for site in turns:  # each was named before, and came out of it
             check(site.end()["broken_since"] == 91, f"{site.lines()}")
             texts = [line["text"] for line in site.lines("warning")]
             check(len(texts) == 3 and all("counts as zero" in text for text in texts[:2]), f"{texts}")
-            holds(texts[2], "each site has said what is no number, of tensor 'weight', after step 91: .* No site has numbers left that others could begin anew with")
+            holds(texts[2], "each site has said what is no number, of tensor 'weight', after step 91: .* No site has numbers left that "
+                            "others could begin anew with")
         for name, when in (("pass", r"rank 1 has .* after steps 36 to 42"), ("zero", r"rank 1 has .* after steps 36 to 42")):
             running = sites(box, f"box-{name}", algorithm="local", theta=7, outer="box", steps=80, nan_at=35, nans=2, nan=name)
             ends = [site.end() for site in running]
@@ -436,10 +463,12 @@ def no_numbers_told():
             check([end["broken_since"] for end in ends] == 3 * [42 if name == "pass" else 0], f"{ends}")
             if name == "pass":
                 holds(texts[0][0], "another site has said what is no number, of tensor 'weight'")
-    late = sites(box, "late", algorithm="local", theta=5, steps=150, lost="shrink", pause_ms=4, verbose=1, nan_at=35, nans=2, die_at=lambda rank: 60 * (rank == 2))
+    late = sites(box, "late", algorithm="local", theta=5, steps=150, lost="shrink", pause_ms=4, verbose=1, nan_at=35, nans=2,
+                 die_at=lambda rank: 60 * (rank == 2))
     late[2].wait()
     again = Site(box, "late", 2, algorithm="local", theta=5, steps=150, lost="shrink", pause_ms=4)
-    check(again.end()["distance"] is None and not again.lines("warning"), f"who comes to weights that are none blames somebody: {again.lines()}")
+    check(again.end()["distance"] is None and not again.lines("warning"),
+          f"who comes to weights that are none blames somebody: {again.lines()}")
     for site in late[:2]:
         check(site.end() and len(site.lines("warning")) == 1, f"{site.lines('warning')}")
     box.stop()
@@ -499,15 +528,19 @@ def lost_sites_in_the_log():
         for name, lost, options in (("local", "shrink", GRID["local"]), ("gaia", "wait", GRID["gaia"]), ("dgc", "shrink", {"theta": .05})):
             killed(name, 2, lost=lost, log=path, **options)
             gone, came = told(path, "site")
-            check((gone["rank"], gone["action"], came["rank"], came["action"], came["sites"]) == (2, "lost", 2, "came", 3), f"{gone}, {came}")
+            check((gone["rank"], gone["action"], came["rank"], came["action"], came["sites"]) == (2, "lost", 2, "came", 3),
+                  f"{gone}, {came}")
             check(40 < gone["t"] <= came["t"] and gone["sites"] == 2 and told(path, "end")[0]["sites"] == 3, f"{gone}, {came}")
             holds(gone["reason"], "^the box has lost it: its control session ended without a leave")
         box = rig.Box()
-        ends = [site.end() for site in sites(box, "leaves", algorithm="local", theta=3, log=path, lost="shrink", pause_ms=2, steps=lambda rank: 60 if rank == 1 else 90)]
+        ends = [site.end() for site in sites(box, "leaves", algorithm="local", theta=3, log=path, lost="shrink", pause_ms=2,
+                                             steps=lambda rank: 60 if rank == 1 else 90)]
         line, = told(path, "site")
-        check(line == {"scout": "site", "t": 63, "rank": 1, "action": "left", "sites": 2, "reason": "it has left the job by itself"}, f"{line}")
+        check(line == {"scout": "site", "t": 63, "rank": 1, "action": "left", "sites": 2, "reason": "it has left the job by itself"},
+              f"{line}")
         check(told(path, "end")[0]["sites"] == 2 and [end["ranks"] for end in ends] == [[0, 2], [0, 1, 2], [0, 2]], f"{ends}")
-        check([end["ranks"] for end in (site.end() for site in sites(box, "box", algorithm="local", outer="box", theta=3))] == [[]] * 3, "ranks that nobody knows")
+        check([end["ranks"] for end in (site.end() for site in sites(box, "box", algorithm="local", outer="box", theta=3))] == [[]] * 3,
+              "ranks that nobody knows")
         box.stop()
 
 
@@ -544,13 +577,15 @@ def log_goes_on():
             check(sorted(rank for rank, action in moves if action == "lost") == sorted(dies), f"{job}: {moves}")
             end, told = lines[-1], json.loads(scout("compare", "--json", path))
             check((end["scout"], end["rank"], end["t"], end["sites"]) == ("end", writer, 90, WORLD - len(dies)), f"{end}")
-            check(told["t"] == 90 and told["ended"] and told["missing"] == 0 and told["bytes"] == end["bytes"] and told["seconds"] > 0, f"{told}")
+            check(told["t"] == 90 and told["ended"] and told["missing"] == 0 and told["bytes"] == end["bytes"] and told["seconds"] > 0,
+                  f"{told}")
             holds(scout("explain", path), rf"\n *\d+ +- +- +- +writes +.*site {writer}; .* goes on with it\n", "\nIt ended at step 90 with")
         for job, policy in (("none", {"theta": 7}), ("plus", {"policy": "scout+", "period": 10, "thetas": "1,2,5"})):
             running = sites(box, job, log=path, algorithm="local", die_at=lambda rank: 40 if rank == 0 else 0, **policy, **options)
             ends = [site.end() for site in running[1:]]
             lines, windows, moves = logged(path)
-            check(windows == list(range(ends[0]["windows"])) and lines[-1]["scout"] == "end" and moves == [(1, "writes"), (0, "lost")], f"{job}: {lines}")
+            check(windows == list(range(ends[0]["windows"])) and lines[-1]["scout"] == "end" and moves == [(1, "writes"), (0, "lost")],
+                  f"{job}: {lines}")
             check(job == "plus" or lines[-1]["bytes"] == ends[0]["bytes"], f"{lines[-1]} {ends}")
         own = [pathlib.Path(folder, f"own{rank}") for rank in range(WORLD)]
         own[1].write_text("another's\n")
@@ -572,7 +607,8 @@ def log_goes_on():
         check(told["t"] == 90 and told["ended"] and told["missing"] == 0, f"joined: {told}")
         holds(scout("explain", whole), rf"\b{last['windows']} windows")
         broken = pathlib.Path(folder, "broken")
-        running = sites(box, "broken", log=lambda rank: path if rank == 0 else broken, die_at=lambda rank: 60 if rank == 0 else 0, **{**hill, "pause_ms": 4})
+        running = sites(box, "broken", log=lambda rank: path if rank == 0 else broken, die_at=lambda rank: 60 if rank == 0 else 0,
+                        **{**hill, "pause_ms": 4})
         while len(path.read_text().splitlines()) < 6 or '"broken"' not in path.read_text():
             time.sleep(0.01)
         broken.write_text(path.read_text() + '{"scout":"decision","t":')
@@ -671,7 +707,8 @@ def refused():
     """sites that do not fit their job, or each other"""
     box = rig.Box()
     for arguments, why in (({"algorithm": "bsp", "theta": 2}, "bsp cannot have a theta of 2; allowed: 1"),
-                           ({"algorithm": "gaia", "thetas": "-1"}, "gaia cannot have a theta of -1, which is in the scout's grid; allowed: a threshold, 0 or more"),
+                           ({"algorithm": "gaia", "thetas": "-1"},
+                            "gaia cannot have a theta of -1, which is in the scout's grid; allowed: a threshold, 0 or more"),
                            ({"algorithm": "local", "thetas": "1", "policy": "replay"}, "a schedule of 0 thetas"),
                            ({"algorithm": "local", "outer": "box", "weighted": 1}, "the box's optimizer takes a mean"),
                            ({"algorithm": "dgc", "clip": -1}, "clipped to -1")):
@@ -682,5 +719,7 @@ def refused():
 
 
 if __name__ == "__main__":
-    rig.run([algorithms, outer_optimizers, weights_of_sites, leavers, scouts, pulls, norms, off, wire, log, log_scores, log_bytes, log_full, alignment, bad_reports, one_bad_site,
-             no_numbers, no_numbers_told, lost_sites, lost_sites_in_the_log, log_goes_on, lost_sites_of_scouts, lost_on_the_way, lost_box, lost_box_with_trials, example, refused])
+    rig.run([algorithms, outer_optimizers, weights_of_sites, leavers, scouts, pulls, norms, off, wire, log, log_scores, log_bytes, log_full,
+             alignment, bad_reports, one_bad_site,
+             no_numbers, no_numbers_told, lost_sites, lost_sites_in_the_log, log_goes_on, lost_sites_of_scouts, lost_on_the_way, lost_box,
+             lost_box_with_trials, example, refused])

@@ -32,11 +32,13 @@ def test_example(box):
         return no_data()
     words = ["--steps", "20", "--period", "10", "--norm", "batch", "--seed", "3"]
     with tempfile.TemporaryDirectory() as folder:
-        command = [rig.BUILD / "phub", "scout", "run", "--sites", "2", "--policy", "scout+", "--algorithm", "gaia", "--box", box.url("example"),
+        command = [rig.BUILD / "phub", "scout", "run", "--sites", "2", "--policy", "scout+", "--algorithm", "gaia",
+                   "--box", box.url("example"),
                    "--out", f"{folder}/log", "--", EXAMPLE, *words]
         done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=rig.RESULT_S)
         lines = [json.loads(line) for line in pathlib.Path(folder, "log").read_text().splitlines()]
-        compared = json.loads(subprocess.run([rig.BUILD / "phub", "scout", "compare", "--json", f"{folder}/log"], capture_output=True, text=True).stdout)
+        compared = json.loads(subprocess.run([rig.BUILD / "phub", "scout", "compare", "--json", f"{folder}/log"], capture_output=True,
+                                             text=True).stdout)
     assert done.returncode == 0, done
     assert "[0] step 10: stays, theta 0 from here on: " in done.stdout and "[1]" not in done.stdout, done
     told = (f"accuracy {100 * compared['accuracy']:.2f} %; a site has sent {compared['bytes']:.0f} bytes, as many as BSP, "
@@ -53,7 +55,8 @@ def test_example_replays(box):
     if no_data():
         return no_data()
     with tempfile.TemporaryDirectory() as folder:
-        command = [rig.BUILD / "phub", "scout", "run", "--sites", "2", "--policy", "replay", "--algorithm", "dgc", "--thetas", ".1,.01", "--box",
+        command = [rig.BUILD / "phub", "scout", "run", "--sites", "2", "--policy", "replay", "--algorithm", "dgc", "--thetas", ".1,.01",
+                   "--box",
                    box.url("replays"), "--out", f"{folder}/log", "--", EXAMPLE, "--steps", "20", "--period", "10"]
         done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=rig.RESULT_S)
     assert done.returncode == 0 and re.search(r"\[0\] step 10: .*loosens, theta 0.01 from here on", done.stdout), done
@@ -65,7 +68,8 @@ def test_example_loses(_):
         return no_data()
     with tempfile.TemporaryDirectory() as folder:
         script = f'if [ $RANK = 1 ]; then (until grep -qs decision {folder}/log; do sleep 0.05; done; kill -9 $$) & fi; exec "$0" --steps 300 --theta 5'
-        command = [rig.BUILD / "phub", "scout", "run", "--sites", "3", "--lost", "shrink", "--policy", "fixed", "--period", "5", "--out", f"{folder}/log", "--",
+        command = [rig.BUILD / "phub", "scout", "run", "--sites", "3", "--lost", "shrink", "--policy", "fixed", "--period", "5",
+                   "--out", f"{folder}/log", "--",
                    "sh", "-c", script, EXAMPLE]
         done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=rig.RESULT_S)
         lines = [json.loads(line) for line in pathlib.Path(folder, "log").read_text().splitlines()]
@@ -92,7 +96,8 @@ def test_example_refuses(box):
     """A line, and no traceback."""
     if no_data():
         return no_data()
-    for words, status, text in ((["--steps", "-3"], 2, "--steps: -3: allowed are 1 to 2^32 - 1"), (["--theta", "0.5"], 1, "cannot have a theta of 0.5"),
+    for words, status, text in ((["--steps", "-3"], 2, "--steps: -3: allowed are 1 to 2^32 - 1"),
+                                (["--theta", "0.5"], 1, "cannot have a theta of 0.5"),
                                 (["--policy", "hill", "--theta", "3"], 1, "3.0 is not in the grid")):
         done = subprocess.run([EXAMPLE, "--url", box.url("refused"), *words], capture_output=True, text=True, stdin=subprocess.DEVNULL,
                               timeout=rig.RESULT_S)
@@ -106,9 +111,12 @@ def refuses(rank):
     import sites
 
     whole, seen = "allowed are 1 to 2^32 - 1", io.StringIO()
-    for words, text in (("--steps x", whole), ("--steps 0", whole), ("--period 0", whole), ("--theta nan", "nan: allowed are numbers from 0 on"),
-                        ("--theta -1", "-1: allowed are numbers from 0 on"), ("--seed -1", "-1: allowed are 0 to 2^32"), ("--skew 101", "101: allowed are 0 to 100"),
-                        ("--skew nan", "nan: allowed are 0 to 100"), ("--drift 5", "5: allowed is STEP:PERCENT,... with steps from 1 on that rise"),
+    for words, text in (("--steps x", whole), ("--steps 0", whole), ("--period 0", whole),
+                        ("--theta nan", "nan: allowed are numbers from 0 on"),
+                        ("--theta -1", "-1: allowed are numbers from 0 on"), ("--seed -1", "-1: allowed are 0 to 2^32"),
+                        ("--skew 101", "101: allowed are 0 to 100"),
+                        ("--skew nan", "nan: allowed are 0 to 100"),
+                        ("--drift 5", "5: allowed is STEP:PERCENT,... with steps from 1 on that rise"),
                         ("--drift 9:1,9:2", "that rise"), ("--drift 9:101", "101: allowed are 0 to 100"),
                         ("--drift 20:9 --steps 20", "--drift: step 20 is not before the last of 20"),
                         ("--outer adam --algorithm dgc", "--outer is of local SGD, and the algorithm is dgc")):
@@ -135,7 +143,8 @@ def test_example_drifts(box):
     found = []
     for more in ([], ["--drift", "8:100"], ["--outer", "nesterov"]):
         with tempfile.TemporaryDirectory() as folder:
-            command = [rig.BUILD / "phub", "scout", "run", "--sites", "2", "--box", box.url(f"drifts{len(found)}"), "--out", f"{folder}/log", "--", EXAMPLE,
+            command = [rig.BUILD / "phub", "scout", "run", "--sites", "2", "--box", box.url(f"drifts{len(found)}"),
+                       "--out", f"{folder}/log", "--", EXAMPLE,
                        "--steps", "16", "--theta", "4", "--skew", "0", *more]
             done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=rig.RESULT_S)
             assert done.returncode == 0, done
@@ -177,7 +186,8 @@ def counts(rank):
     end, found = '{"scout":"end","t":9,"bytes":30.5,"bytes_travel":4}\n', []
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder, "log")
-        for text in ('{"scout":"run"}\n' + end, end.replace("4}", "null}"), '{"scout":"run"}\n', end.replace('"end"', '"decision"'), end[:20], ""):
+        for text in ('{"scout":"run"}\n' + end, end.replace("4}", "null}"), '{"scout":"run"}\n', end.replace('"end"', '"decision"'),
+                     end[:20], ""):
             path.write_text(text)
             found.append(sites.sent(path, {"bytes": 5, "bytes_travel": 2}))
         found += [sites.sent(None, {"bytes": 5, "bytes_travel": 2}), sites.sent(f"{folder}/none", {"bytes": 5, "bytes_travel": 2})]
@@ -195,5 +205,6 @@ def test_example_deals(_):
 
 if __name__ == "__main__":
     sys.stdout.flush()
-    rig.run([test_example, test_example_replays, test_example_loses, test_example_without_log, test_example_refuses, test_example_refuses_words, test_example_drifts,
+    rig.run([test_example, test_example_replays, test_example_loses, test_example_without_log, test_example_refuses,
+             test_example_refuses_words, test_example_drifts,
              test_example_counts, test_example_deals], rig.Box())

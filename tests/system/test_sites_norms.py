@@ -14,7 +14,8 @@ from test_sites_python import WORLD, batch, bytes_of, data_of, failing, make_net
 def deep_net(norm):
     torch.manual_seed(0)
     norms = [torch.nn.BatchNorm1d(32) if norm == "batch" else torch.nn.GroupNorm(4, 32) for _ in range(2)]
-    return torch.nn.Sequential(torch.nn.Linear(4, 32), norms[0], torch.nn.ReLU(), torch.nn.Linear(32, 32), norms[1], torch.nn.ReLU(), torch.nn.Linear(32, 6))
+    return torch.nn.Sequential(torch.nn.Linear(4, 32), norms[0], torch.nn.ReLU(), torch.nn.Linear(32, 32), norms[1], torch.nn.ReLU(),
+                               torch.nn.Linear(32, 6))
 
 
 def two_classes_of(rank, count=300):
@@ -39,7 +40,8 @@ def normed(rank, box, algorithm, norm):
         return classify(model, draw, samples)
 
     thetas = {"bsp": [1], "gaia": [0, 0.02, 0.05], "local": [1, 2, 5]}[algorithm]
-    site = phub.torch.Site(net, box.url(f"{algorithm}-{norm}"), algorithm=algorithm, scout=dict(thetas=thetas, policy="scout+", period=10, tries=20),
+    site = phub.torch.Site(net, box.url(f"{algorithm}-{norm}"), algorithm=algorithm,
+                           scout=dict(thetas=thetas, policy="scout+", period=10, tries=20),
                            evaluate=evaluate, rank=rank, world=WORLD)
     for step in range(80):
         x, y = batch(data, step, 20)
@@ -54,7 +56,8 @@ def normed(rank, box, algorithm, norm):
             assert not own or all(other != own for other in tried[seen:])
         told += [step + 1] if site.decision and site.decision.action == "cannot" else []
     numbers = sum(b.numel() for b in net.buffers() if b.is_floating_point())
-    assert len(tried) > 2 and site.state["bytes_travel"] == (0 if algorithm == "local" else len(tried) * 4 * numbers), (len(tried), site.state)
+    assert len(tried) > 2 and site.state["bytes_travel"] == (0 if algorithm == "local"
+                                                             else len(tried) * 4 * numbers), (len(tried), site.state)
     site.close()
     return told, tried
 
@@ -80,7 +83,8 @@ def frozen(rank, box, algorithm):
     """What is frozen, of whatever type, does not travel; all sites, and a state, have the same."""
     net, first, state = frozen_net(rank), frozen_net(0), None
     options = {"algorithm": algorithm, "theta": {"local": 2, "gaia": 0}.get(algorithm), "weight_decay": 0.01, "rank": rank, "world": WORLD}
-    with raises(phub.Error, "frozen weights of sites differs: rank ", " says 4 (", "broadcast_parameters(model.state_dict(), url) before it gives all rank 0's"):
+    with raises(phub.Error, "frozen weights of sites differs: rank ", " says 4 (",
+                "broadcast_parameters(model.state_dict(), url) before it gives all rank 0's"):
         phub.torch.Site(net, box.url(f"unlike-{algorithm}"), **options)
     phub.torch.broadcast_parameters(net.state_dict(), box.url(f"frozen-{algorithm}"), rank=rank, world=WORLD)
     for begin, end in ((0, 6), (6, 10)):
@@ -145,7 +149,8 @@ def few(rank, box):
             site.step(0.05)
             decided += [site.decision] if site.state["windows"] > len(decided) else []
     told = [str(w.message) for w in caught if w.category is RuntimeWarning]
-    assert len(told) == (rank < 2) and all("evaluate() has tried 9 samples, and of fewer than 10 nothing leaves a site" in t for t in told), told
+    assert len(told) == (rank < 2) and all("evaluate() has tried 9 samples, and of fewer than 10 nothing leaves a site" in t
+                                           for t in told), told
     assert all(d.believed == 1 and math.isnan(d.loss) for d in decided), decided
     trains = [d.train for d in decided]
     assert [math.isnan(t) for t in trains] == [True, False, True, False] and trains[1::2] == [3, 3], trains

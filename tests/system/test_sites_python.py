@@ -4,7 +4,6 @@
 
 This process only forks: whatever computes runs in workers, so that no thread of torch is lost at a fork.
 """
-
 import errno
 import json
 import linecache
@@ -97,7 +96,8 @@ def test_scout(box):
         later.load(b"nothing")
     with raises(phub.Error, "in the grid twice"):
         phub.Scout([1, 1], model_bytes=1)
-    for thetas, options in (([2, 1], {}), ([1, 5, 2], {}), ([2, 1], {"policy": "scout+"}), ([0.1, 0.01, 1], {"algorithm": "gaia"}), ([0.1, 1], {"algorithm": "dgc", "policy": "fixed"})):
+    for thetas, options in (([2, 1], {}), ([1, 5, 2], {}), ([2, 1], {"policy": "scout+"}), ([0.1, 0.01, 1], {"algorithm": "gaia"}),
+                            ([0.1, 1], {"algorithm": "dgc", "policy": "fixed"})):
         algorithm = options.get("algorithm", "local")
         right = sorted(thetas, reverse=algorithm == "dgc")
         with raises(ValueError, f"thetas: {thetas} is no grid with the tightest first, of {algorithm} the", f": {right}"):
@@ -795,5 +795,6 @@ def test_resumed(_):
 
 if __name__ == "__main__":
     sys.stdout.flush()
-    rig.run([test_scout, test_average, test_disagree, test_newcomer, test_unheard, test_errors, test_logs, test_nested, test_leaves, test_as_sgd, test_in_racks, test_scouted, test_fails, test_strict, test_not_finite, test_warned,
-             test_without_samples, test_statistics, test_refused, test_resumed], rig.Box())
+    rig.run([test_scout, test_average, test_disagree, test_newcomer, test_unheard, test_errors, test_logs, test_nested, test_leaves, test_as_sgd,
+             test_in_racks, test_scouted, test_fails, test_strict, test_not_finite, test_warned, test_without_samples, test_statistics, test_refused,
+             test_resumed], rig.Box())

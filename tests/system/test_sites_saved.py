@@ -128,7 +128,8 @@ def at_the_box():
         box = rig.Box()
         file, other = crash(box, "early", folder, 33, **run), crash(box, "late", folder, 40, **run)
         turned = crash(box, "turned", folder, 33, theta_at=20, theta_then=7, **run)
-        for job, mine, said in (("first", lambda rank: file(rank) if rank else "", "steps so far of sites differs: rank 0 says 0, rank [12] says 33|rank [12] says 33, rank 0 says 0"),
+        for job, mine, said in (("first", lambda rank: file(rank) if rank else "", "steps so far of sites differs: rank 0 says 0, rank "
+                                                                                   "[12] says 33|rank [12] says 33, rank 0 says 0"),
                                 ("last", lambda rank: file(rank) if rank < 2 else "", "rank 2 says 0"),
                                 ("step", lambda rank: other(1) if rank == 1 else file(rank), "rank 1 says 40"),
                                 ("theta", lambda rank: turned(1) if rank == 1 else file(rank), "theta so far of sites differs: .*rank 1 says 7")):

@@ -21,7 +21,8 @@ from test_sites_python import WORLD, batch, bytes_of, connect, data_of, make_net
 
 STEPS = 60
 RUNS = {"local": {"theta": 7}, "gaia": {"algorithm": "gaia", "theta": 0.1}, "dgc": {"algorithm": "dgc", "theta": 0.05},
-        "diloco": {"theta": 6, "outer": "nesterov"}, "hill": {"scout": {"policy": "hill", "thetas": [1, 2, 5, 10], "first": 5, "period": 10}},
+        "diloco": {"theta": 6, "outer": "nesterov"},
+        "hill": {"scout": {"policy": "hill", "thetas": [1, 2, 5, 10], "first": 5, "period": 10}},
         "plus": {"scout": {"policy": "scout+", "thetas": [1, 2, 5, 10], "period": 10}}}  # fmt: skip
 
 
@@ -34,7 +35,8 @@ def trained(rank, url, name, folder, save=None, go_on=False):
         net.load_state_dict(saved["model"])
     if "scout" in options:
         options["evaluate"] = phub.torch.classification(*data)
-    site = phub.torch.Site(net, url, rank=rank, world=WORLD, reproducible=True, state=saved["site"] if rank else None, start=rank > 0, **options)
+    site = phub.torch.Site(net, url, rank=rank, world=WORLD, reproducible=True, state=saved["site"] if rank else None, start=rank > 0,
+                           **options)
     if rank == 0:  # the other way to say it
         with raises(ValueError, "has not started"):
             site.state_dict()
@@ -86,9 +88,11 @@ def racked(rank, box, job, folder, save=None, go_on=False):
     saved = torch.load(f"{folder}/rack.{rank}") if go_on else {"site": None}
     if go_on:
         net.load_state_dict(saved["model"])
-    within = {"url": box.url(f"{job}-rack{rank // 2}"), "rank": rank % 2, "world": 2, "algorithm": "gaia", "theta": 0.05, "reproducible": True, "link": "rack"}
+    within = {"url": box.url(f"{job}-rack{rank // 2}"), "rank": rank % 2, "world": 2, "algorithm": "gaia", "theta": 0.05,
+              "reproducible": True, "link": "rack"}
     site = phub.torch.Site(net, box.url(job), rank=rank, world=4, reproducible=True, link="across", within=within, state=saved["site"],
-                           scout={"policy": "hill", "thetas": [1, 2, 4], "first": 4, "period": 8}, evaluate=phub.torch.classification(*data))  # fmt: skip
+                           scout={"policy": "hill", "thetas": [1, 2, 4], "first": 4, "period": 8},
+                           evaluate=phub.torch.classification(*data))  # fmt: skip
     begin = site.state["steps"]
     assert begin == site.inner.state["steps"]
     for step in range(begin, 40):
@@ -272,16 +276,19 @@ def test_box_lost_as_it_goes_on(_):
             if part not in ("again", "bare"):
                 continue
             lines = [json.loads(line) for line in log.read_text().splitlines()]
-            assert [(line["t"], line["rank"], line["action"]) for line in lines if line["scout"] == "site"] == [(5, 0, "restarted")], (part, lines)
+            assert [(line["t"], line["rank"], line["action"]) for line in lines
+                    if line["scout"] == "site"] == [(5, 0, "restarted")], (part, lines)
             assert [end[1:] for end in ended[part]] == [(5, 1)] * 2, (part, [end[1:] for end in ended[part]])
             assert part == "bare" or [end[0] for end in ended[part]] == [end[0] for end in ended["whole"]], "not bit for bit"
             log.write_text(before)
 
 
 def example(folder, name, *words):
-    command = [rig.BUILD / "phub", "scout", "run", "--sites", "2", "--policy", "scout+", "--out", f"{folder}/{name}.jsonl", "--", EXAMPLE, "--period", "10",
+    command = [rig.BUILD / "phub", "scout", "run", "--sites", "2", "--policy", "scout+", "--out", f"{folder}/{name}.jsonl", "--", EXAMPLE,
+               "--period", "10",
                "--drift", "20:100", "--steps", "70", *words]  # fmt: skip
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, stdin=subprocess.DEVNULL, start_new_session=True)
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, stdin=subprocess.DEVNULL,
+                            start_new_session=True)
 
 
 def end_of(process):
@@ -310,7 +317,8 @@ def test_example(_):
         logs = [f"{folder}/whole.jsonl", log]
         compared = subprocess.run([rig.BUILD / "phub", "scout", "compare", "--json", *logs], capture_output=True, text=True, check=True)
         wanted, found = map(json.loads, compared.stdout.splitlines())
-        assert all(wanted[name] == found[name] for name in ("bytes", "bytes_travel", "theta", "accuracy", "saving") if name in wanted), compared.stdout
+        assert all(wanted[name] == found[name] for name in ("bytes", "bytes_travel", "theta", "accuracy", "saving")
+                   if name in wanted), compared.stdout
         lines = [json.loads(line) for line in pathlib.Path(folder, "broken.jsonl").read_text().splitlines()]
         assert [line["action"] for line in lines if line["scout"] == "site"].count("restarted") == 1, lines
         assert len(list(pathlib.Path(folder).glob("kept.*"))) == 4, list(pathlib.Path(folder).iterdir())

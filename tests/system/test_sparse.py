@@ -64,14 +64,16 @@ def wire():
         share = counted[1] / counted[0]
         rig.say(f"{transport}: {counted[0] / 1e6:.1f} MB, and sparse {counted[1] / 1e6:.2f}: {share:.1%}")
         check(counted[0] > 2 * WORLD * 4 * ELEMENTS * ROUNDS, f"{counted[0]} bytes are fewer than were exchanged")
-        check(share < (0.035 if transport == "tcp" else 0.09), f"{transport}: {counted[1]} of {counted[0]} bytes")  # udp tries sizes at first
+        check(share < (0.035 if transport == "tcp" else 0.09),
+              f"{transport}: {counted[1]} of {counted[0]} bytes")  # udp tries sizes at first
     box.stop()
 
 
 def kinds():
     """types, a mean, optimizers, a fixed order, a job that is encrypted; shared memory, where nothing travels"""
     box = exchange.box = rig.Box(cores=2)
-    for number, more in enumerate([{"dtype": "f16"}, {"dtype": "bf16", "reduce": "mean"}, {"normals": 1, "reproducible": 1}, {"optimizer": "adam"},
+    for number, more in enumerate([{"dtype": "f16"}, {"dtype": "bf16", "reduce": "mean"}, {"normals": 1, "reproducible": 1},
+                                   {"optimizer": "adam"},
                                    {"optimizer": "sgd", "nan": "zero"}, {"optimizer": "momentum", "reduce": "mean", "dtype": "f16"}]):
         results = exchange("tcp", ":sparse", rounds=ROUNDS + number, **more)
         check(all(result["coded_pushes"] > 0 for result in results), f"{more}: {results}")
@@ -90,7 +92,8 @@ def boxes():
     for more in ({"optimizer": "none"}, {"optimizer": "adam", "reduce": "mean"}, {"optimizer": "none", "dtype": "f16"}):
         given = {"keys": keys, "one_in": 50, **more}
         want = {world: flat(world, **given) for world in (5, 6)}
-        for make, transport in ((Rack, "tcp"), (Rack, "shm"), (lambda **o: Beside("sharded", **o), "tcp"), (lambda **o: Beside("chain", **o), "tcp")):
+        for make, transport in ((Rack, "tcp"), (Rack, "shm"), (lambda **o: Beside("sharded", **o), "tcp"),
+                                (lambda **o: Beside("chain", **o), "tcp")):
             rack = make(**over(transport) if transport == "shm" else {})
             workers = rack.workers(**given)
             results = [worker.good() for worker in workers]
@@ -122,7 +125,8 @@ def shown():
     """phub jobs says how much of sparse keys travelled, and of a job that has none, or all of it in shared memory, nothing"""
     box, elements, world, workers = rig.Box(transports="tcp,udp,shm", cores=2), 100000, 2, {}
     for name, word, transport in (("few", ":sparse", "tcp"), ("all", ":sparse", "udp"), ("dense", "", "tcp"), ("near", ":sparse", "shm")):
-        workers[name] = rig.job(box.url(name), world, keys=f"table:{elements}{word},more:5000", rounds="until-told", report_ms=20, pause_us=1000,
+        workers[name] = rig.job(box.url(name), world, keys=f"table:{elements}{word},more:5000", rounds="until-told", report_ms=20,
+                                pause_us=1000,
                                 one_in=0 if name == "all" else ONE_IN, transport=transport)
     for crew in workers.values():
         for worker in crew:
@@ -134,8 +138,10 @@ def shown():
         check(job["rounds"] <= pushes["whole"] / (4 * elements * world) <= job["rounds"] + 2, f"of {job['rounds']} rounds: {job['sparse']}")
         check(pushes["coded"] > 0 < results["coded"], f"{job['sparse']}")
     nothing = {"coded": 0, "bytes": 0, "whole": 0}
-    check("sparse" not in jobs(box, "dense") and jobs(box, "near")["sparse"] == {"pushes": nothing, "results": nothing}, "it names what does not travel")
-    out = subprocess.run([PHUB, "jobs", box.address], check=True, capture_output=True, text=True, timeout=rig.DEADLINE_S, env=rig.QUIET).stdout
+    check("sparse" not in jobs(box, "dense") and jobs(box, "near")["sparse"] == {"pushes": nothing, "results": nothing},
+          "it names what does not travel")
+    out = subprocess.run([PHUB, "jobs", box.address], check=True, capture_output=True, text=True, timeout=rig.DEADLINE_S,
+                         env=rig.QUIET).stdout
     holds(out, r"few: sparse keys: [0-9.]+ .B of [0-9.]+ .B pushed travelled, [0-9.]+ .B of [0-9.]+ .B of results\n", "all: sparse keys: ")
     check("dense: sparse" not in out and "near: sparse" not in out, out)
     for crew in workers.values():

@@ -472,4 +472,5 @@ def nobody_there():
     box.stop()
 
 
-run([on_the_same_host, begun_again, ended_there, comes_back, told_what_to_do, nobody_there, same_bits, told, killed, encrypted, going_down, standby_dies, chain, failing_back, silent, refused])
+run([on_the_same_host, begun_again, ended_there, comes_back, told_what_to_do, nobody_there, same_bits, told, killed, encrypted, going_down,
+     standby_dies, chain, failing_back, silent, refused])

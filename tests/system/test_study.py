@@ -134,7 +134,8 @@ def rival_is_met():
     own, theirs = grid.scouted(study_cells.BETTER, "local", 20), grid.rival("fda", 0.5, 20)
     for lost, other, times, found in (
             (0.5, 0.5, 1.01, "wins"), (0.5, 0.5, 0.99, "loses"), (0.5, 0.5, 1, "neither"), (1, 0, 1.01, "wins"), (0, 1, 0.99, "loses"),
-            (1.01, 0, 1.01, "loses"), (0, 1.01, 0.99, "wins"), (1.01, 1.01, 2, "neither"), (0.7, -0.3, 1.01, "wins"), (0.7, -0.31, 1.01, "loses"),
+            (1.01, 0, 1.01, "loses"), (0, 1.01, 0.99, "wins"), (1.01, 1.01, 2, "neither"), (0.7, -0.3, 1.01, "wins"),
+            (0.7, -0.31, 1.01, "loses"),
             (-0.31, 0.7, 0.99, "wins")):
         sends = {own: (lost, 1), theirs: (other, times)}
         results = world(lambda cell, seed, sends=sends: {"accuracy": (88 - sends[cell][0]) / 100, "bytes": sends[cell][1] * BSP_BYTES / 100}
@@ -152,7 +153,8 @@ def rivals_by_other_rules():
         check(line.ok, str(line))
         return line.more[first:first + 4]
 
-    found = qsr(lambda cell, seed: {"bytes": BSP_BYTES / 200, "bytes_early": -BSP_BYTES} if cell.rival == "qsr" and cell.theta == cheap else {})
+    found = qsr(lambda cell, seed: {"bytes": BSP_BYTES / 200, "bytes_early": -BSP_BYTES} if cell.rival == "qsr"
+                and cell.theta == cheap else {})
     check("6 of 6: 0 % wins, 4.00 times the bytes, 0.50 points lost to 0.50; " in found[0], f"{found}")
     check("by the rival: 6 of 6; with another theta for all skews: " in found[1], f"{found}")
     check(f"0.16: 6 of 6, {cheap:g}: 3 of 6" in found[1], f"{found}")  # where more than a point is lost
@@ -169,7 +171,8 @@ def rivals_are_chosen():
 
     def chosen(lost):
         plan = study.plan([grid], ["choice"], study.arguments(["--full", "--on", "valid", "--seeds", "100"]))
-        runs = {cell: {seed: study_runs.Run(told(cell, bytes=BSP_BYTES / (1 + 10 * cell.theta), accuracy=0.88 - lost(cell) / 100) if cell.rival else told(cell))}
+        runs = {cell: {seed: study_runs.Run(told(cell, bytes=BSP_BYTES / (1 + 10 * cell.theta), accuracy=0.88 - lost(cell) / 100)
+                                            if cell.rival else told(cell))}
                 for cell, seed in plan}
         return study_lines.choose(grid, study_cells.Results(runs), "fda"), study_lines.judge("choice", grid, study_cells.Results(runs))
 
@@ -232,11 +235,13 @@ def drift_to_another_theta():
     line = study_lines.judge("B4", grid, results)
     check(line.ok and "of the oracles: 2 (200 steps) and 2 (200 steps); until it is near those of phases' ends, 20, 2, 10: 1 (100 steps) and 2" in
           str(line), str(line))
-    passes = [drifted(range(100, 1501, 100), [20] * 6 + thetas + [20, 20, 10, 10, 10, 10]) for thetas in ([2, 5, 5, 5], [5, 5, 2, 5], [2, 10, 2, 2])]
+    passes = [drifted(range(100, 1501, 100), [20] * 6 + thetas + [20, 20, 10, 10, 10, 10])
+              for thetas in ([2, 5, 5, 5], [5, 5, 2, 5], [2, 10, 2, 2])]
     found = [study_lines.back(each.all(study_lines.b4_cells(grid)[0])[0], (500, 1000), 0) for each in passes]
     check(found == [(study_lines.NEVER, study_lines.NEVER)] * 2 + [(1, 100)], f"{found}")
     # Of a finer grid: 2 is near 1, and 3 is not.
-    found = [study_lines.back(drifted(range(100, 1501, 100), [20] * 6 + [theta] * 10).all(study_lines.b4_cells(grid)[0])[0], (500, 1000), 0) for theta in (2, 3)]
+    found = [study_lines.back(drifted(range(100, 1501, 100), [20] * 6 + [theta] * 10).all(study_lines.b4_cells(grid)[0])[0], (500, 1000), 0)
+             for theta in (2, 3)]
     check(found == [(1, 100), (study_lines.NEVER, study_lines.NEVER)], f"{found}")
     # At once at a theta that is tighter than the oracle's of 20 %.
     line = study_lines.judge("B4", grid, drifted(range(100, 1501, 100), [20] * 5 + [20, 10, 5, 2, 2, *[2] * 6]))
@@ -248,7 +253,8 @@ def bytes_on_the_wire():
     gaia, hill = study_cells.Grid().usual("gaia", 0), study_cells.Grid().scouted("hill", "gaia", 20)
     for name, cell, at in (("R1", gaia, 9), ("R6", hill, 19)):
         for field, ok in (("bytes", True), ("bytes_wire", False)):
-            line = study_lines.judge(name, study_cells.Grid(), world(lambda of, seed, cell=cell, field=field, at=at: {field: BSP_BYTES / at} if of == cell else {}))
+            line = study_lines.judge(name, study_cells.Grid(),
+                                     world(lambda of, seed, cell=cell, field=field, at=at: {field: BSP_BYTES / at} if of == cell else {}))
             check(line.ok is ok and f"{at}.0x" in str(line), str(line))
     line = study_lines.judge("R6", study_cells.Grid(), world(lambda of, seed: {"bytes_travel": BSP_BYTES / 80} if of == hill else {}))
     check(line.ok is False and "19.0x fewer bytes on the wire, 19.0x as papers" in str(line), str(line))
@@ -295,7 +301,8 @@ def no_mark_without_a_cell():
     del results.runs[cell]
     line = study_lines.judge("B3", study_cells.Grid(), results)
     check(line.ok is None and str(line).startswith("---- B3: not judged: 1 of its cells") and cell.name() in str(line), str(line))
-    check({name: mark for name, mark in marks(results).items() if name != "B3"} == {name: mark for name, mark in GOOD.items() if name != "B3"}, "others")
+    check({name: mark for name, mark in marks(results).items() if name != "B3"} == {name: mark for name, mark in GOOD.items()
+                                                                                    if name != "B3"}, "others")
     del results.runs[study_cells.Grid().usual("gaia", 0)][2]
     check(marks(results)["R1"] is True, "two seeds of three")
     results.runs[study_cells.Grid().usual("gaia", 0)] = {9: next(iter(results.runs[study_cells.Grid().usual("gaia", 0)].values()))}
@@ -340,7 +347,8 @@ def grid():
     check({cell.dirichlet for cell, _ in full} == {None, 0.1, 0.5, 1}, "with Dirichlet")
     left = full  # of each K what lines ask for, a seed after the other; then the rest
     for sites in (5, 2, 10):
-        cells = {cell for name in study_lines.LINES for cell in study_lines.LINES[name][0](study_cells.Grid(True, sites))} & {cell for cell, _ in left}
+        cells = {cell for name in study_lines.LINES
+                 for cell in study_lines.LINES[name][0](study_cells.Grid(True, sites))} & {cell for cell, _ in left}
         stage, left = left[:10 * len(cells)], left[10 * len(cells):]
         check([seed for _, seed in stage] == [seed for seed in range(1, 11) for _ in cells], f"seeds of K={sites}: {stage[:3]}")
         check({cell for cell, _ in stage} == cells and not cells & {cell for cell, _ in left}, f"cells of K={sites}")
@@ -353,9 +361,12 @@ def grid():
 
 def refused_arguments():
     """an empty range is no usual one, nor is an empty list: what runs for hours is what was asked for"""
-    for words, text in (("--seeds", "3-1"), "there is no seed from 3 to 1; the smaller one comes first"), (("--seeds", ""), "a seed or a range of them"), \
-            (("--seeds", "1-"), "a seed or a range of them"), (("--seeds", "1,2"), "a seed or a range of them"), (("--lines", ""), "no line ''"), \
-            (("--lines", "R1,"), "no line ''"), (("--sites", "5,"), "whole numbers of sites"), (("--sites", "0"), "whole numbers of sites"), \
+    for words, text in (("--seeds", "3-1"),
+                        "there is no seed from 3 to 1; the smaller one comes first"), (("--seeds", ""), "a seed or a range of them"), \
+            (("--seeds", "1-"), "a seed or a range of them"), (("--seeds", "1,2"),
+                                                               "a seed or a range of them"), (("--lines", ""), "no line ''"), \
+            (("--lines", "R1,"),
+             "no line ''"), (("--sites", "5,"), "whole numbers of sites"), (("--sites", "0"), "whole numbers of sites"), \
             (("--jobs", "0"), "1 or more"):
         done = subprocess.run([SCRIPT, "--program", "/nowhere", *words], capture_output=True, text=True, env=rig.QUIET)
         check(done.returncode == 2 and text in done.stderr, f"{words}: {done.returncode}, {done.stderr}")
@@ -450,7 +461,8 @@ def stopped():
                 time.sleep(0.05)
             process.send_signal(number)
             out, err = process.communicate(timeout=rig.DEADLINE_S)
-            check(process.returncode == 130 and "what has run is kept" in err and "Traceback" not in err and not out, f"{process.returncode}: {err}")
+            check(process.returncode == 130 and "what has run is kept" in err and "Traceback" not in err and not out,
+                  f"{process.returncode}: {err}")
             child = pathlib.Path("/proc", (fake.folder / "slow").read_text().strip(), "cmdline")
             check(not child.exists() or b"97" not in child.read_bytes(), "what it had started runs on")
             kept = list((fake.folder / "study/cache").iterdir())
@@ -476,7 +488,8 @@ def as_json():
         out, _ = fake.study("--lines", "R3,R4", "--seeds", "4-5", "--json")
         lines = [json.loads(line) for line in out.splitlines()]
         check([line["line"] for line in lines if line["study"] == "line" and line["ok"]] == ["R3", "R4"], out)
-        batch = next(line for line in lines if line["study"] == "cell" and line["norm"] == "batch" and line["skew"] == 100 and line["seed"] == 5)
+        batch = next(line for line in lines if line["study"] == "cell" and line["norm"] == "batch" and line["skew"] == 100
+                     and line["seed"] == 5)
         check(abs(batch["points"] - 70) < 1e-9 and abs(batch["lost"] - 18) < 1e-9 and batch["saved"] == 1, f"{batch}")
         check(len(lines) == 2 + 20 and {line.get("seed") for line in lines[2:]} == {4, 5}, out)
 
@@ -499,7 +512,8 @@ def broken():
         check("neither --sites nor --cached" in err, err)
         (fake.folder / "skew_study").unlink()
         _, err = fake.study("--lines", "R3", status=2)
-        check(err == f"study: {folder}/skew_study is not there: make BUILD={folder} {folder}/tests/bench/skew_study, or --program FILE\n", err)
+        check(err == f"study: {folder}/skew_study is not there: make BUILD={folder} {folder}/tests/bench/skew_study, or --program FILE\n",
+              err)
         for sites in ("0", "5,x"):
             _, err = fake.study("--full", "--sites", sites, status=2)
             check("--sites" in err, err)
@@ -527,7 +541,8 @@ def skew_study():
                 least, most = (18, 18) if cell.policy == "replay" else (2, 3) if cell.policy else (0, 0)
                 check(least <= len(run.windows) <= most, f"{cell.name()}: {len(run.windows)} windows")
                 for window, before in zip(run.windows, [{"t": 0, "next": 0.3 if cell.policy == "replay" else cell.theta}, *run.windows]):
-                    check(window["theta"] == before["next"] and window["t"] == before["t"] + window["steps"] <= 18 and window["steps"] > 0, f"{run.windows}")
+                    check(window["theta"] == before["next"] and window["t"] == before["t"] + window["steps"] <= 18 and window["steps"] > 0,
+                          f"{run.windows}")
             check(study_lines.settled(results.all(cells[2])[0])[0] in study_cells.GRIDS["local"], "a theta of the grid")
             check("| hill over local, 100 %, group, K=2 |" in "\n".join(study.table(results)), "the table")
     finally:
@@ -542,7 +557,8 @@ def torch_world(change=lambda cell, trainer: {}):
     found = []
     for trainer in ("torch", "alone"):
         box = {"bytes_box": lambda cell: sent(cell) * 1.1} if trainer == "torch" else {}
-        found.append(study_cells.Results({cell: {seed: study_runs.Run(told(cell, **{name: of(cell) for name, of in box.items()}, **change(cell, trainer)))
+        found.append(study_cells.Results({cell: {seed: study_runs.Run(told(cell, **{name: of(cell) for name, of in box.items()},
+                                                                           **change(cell, trainer)))
                                            for seed in (1, 2)} for cell in study.torch_cells(study_cells.Grid())}))
     return found
 
@@ -588,7 +604,8 @@ def torch_counts():
 def torch_site_fails():
     """A site that ends is told, with its last words, and nothing waits for the others."""
     needs_torch()
-    done = subprocess.run([study_torch.SOURCES[0], "--sites", "2", "--theta", "0.5", "--algorithm", "local", "--steps", "5"], capture_output=True,
+    done = subprocess.run([study_torch.SOURCES[0], "--sites", "2", "--theta", "0.5", "--algorithm", "local", "--steps", "5"],
+                          capture_output=True,
                           text=True, stdin=subprocess.DEVNULL, timeout=rig.DEADLINE_S)
     check(done.returncode == 1 and "cannot have a theta of 0.5" in done.stderr and not done.stdout, f"{done}")
 
@@ -620,7 +637,8 @@ def torch_runs():
     model = 4 * (9 * 16 + 2 * 16 + 16 * 9 * 32 + 2 * 32 + 32 * 9 * 10 + 10)
     check(run.points > 50, f"{run.points} % are right")
     check([(window["t"], window["theta"]) for window in scouted.windows] == [(t, 1) for t in range(10, 70, 10)], f"{scouted.windows}")
-    check(60 <= (100 - 60) // scouted.windows[-1]["next"] + 60 == scouted.end["exchanges"] < 100, f"{scouted.windows[-1]}, then {scouted.end}")
+    check(60 <= (100 - 60) // scouted.windows[-1]["next"] + 60 == scouted.end["exchanges"] < 100,
+          f"{scouted.windows[-1]}, then {scouted.end}")
     check(run.bytes == 100 * model and run.end["bytes_early"] == 20 * model and run.end["exchanges"] == 100, f"{run.end}")
     check(run.box == run.end["bytes_wire"] and 1 < run.box / run.bytes < 1.04, f"{run.end}")
 
@@ -628,6 +646,7 @@ def torch_runs():
 if __name__ == "__main__":
     cases = [every_line_passes, each_line_can_fail, bytes_on_the_wire, rival_is_met, rivals_by_other_rules, rivals_are_chosen,
              drift_that_is_not_followed, windows_of_other_lengths, looser_as_the_rate_falls, drift_to_another_theta, windows_can_fail_lines,
-             median_of_seeds_counts, no_mark_without_a_cell, numbers_by_hand, oracle, grid, refused_arguments, process, cached, interrupted, stopped, progress, as_json, broken, skew_study, torch_lines, torch_rows,
+             median_of_seeds_counts, no_mark_without_a_cell, numbers_by_hand, oracle, grid, refused_arguments, process, cached, interrupted,
+             stopped, progress, as_json, broken, skew_study, torch_lines, torch_rows,
              torch_counts, torch_site_fails, torch_runs]
     rig.run(cases, None if PROGRAM.exists() else f"{PROGRAM} is not there (make test-programs)")

@@ -34,7 +34,8 @@ def rdma_packets():
 
 def datagrams(box):
     """How many this box sent, and how many came."""
-    out = subprocess.run([PHUB, "jobs", "--json", box.address], check=True, capture_output=True, text=True, timeout=rig.DEADLINE_S, env=rig.QUIET).stdout
+    out = subprocess.run([PHUB, "jobs", "--json", box.address], check=True, capture_output=True, text=True, timeout=rig.DEADLINE_S,
+                         env=rig.QUIET).stdout
     told = [line["datagrams"] for line in map(json.loads, out.splitlines()) if "datagrams" in line]
     return sum(each["sent"] for each in told), sum(each["came"] for each in told)
 
@@ -55,8 +56,10 @@ def shm():
     for hierarchy in ("tree", "sharded", "chain"):
         for options in ({}, {"uplink_type": "bf16"}):
             rack = Rack(**over("shm"), **options) if hierarchy == "tree" else Beside(hierarchy, **over("shm"), **options)
-            for job, more in [("sum", {"optimizer": "none"}), ("half", {"optimizer": "none", "dtype": "bf16"}), ("adam", {"optimizer": "adam", "reduce": "mean"}),
-                              ("same", {"optimizer": "momentum", "transport": "shm"}), ("mapped", {"optimizer": "none", "dtype": "f16", "transport": "shm"}),
+            for job, more in [("sum", {"optimizer": "none"}), ("half", {"optimizer": "none", "dtype": "bf16"}),
+                              ("adam", {"optimizer": "adam", "reduce": "mean"}),
+                              ("same", {"optimizer": "momentum", "transport": "shm"}),
+                              ("mapped", {"optimizer": "none", "dtype": "f16", "transport": "shm"}),
                               ("slots", {"optimizer": "none", "dtype": "f16", "transport": "shm", "keys": "a:6000000", "rounds": 2}),
                               ("large", {"optimizer": "none", "keys": "a:900000,b:700000,c:100", "chunk_bytes": 1 << 20, "rounds": 5})]:
                 if options and "optimizer" in more and more["optimizer"] != "none":
@@ -148,7 +151,8 @@ def shm_full():
         root = rig.Box(name="root", cores=1, hierarchy="sharded", uplink_transport=way)
         below = rig.Box(name="below", cores=1, uplink=root.address, listen="127.0.0.2:0", memory_max="32MiB", uplink_transport=way)
         keys, more = "a:2000000", {"optimizer": "adam", "rounds": 5}
-        workers = [rig.Worker(box.url("tight"), rank=rank, world=2, keys=keys, transport="tcp", **more) for rank, box in enumerate((root, below))]
+        workers = [rig.Worker(box.url("tight"), rank=rank, world=2, keys=keys, transport="tcp", **more)
+                   for rank, box in enumerate((root, below))]
         below.logged("cannot come by shared memory: needs .*; raise memory_max, or set uplink_transport: tcp there")
         if way == "auto":
             digests = {worker.good()["digest"] for worker in workers}
@@ -164,7 +168,8 @@ def shm_full():
 def udp():
     """boxes that speak by datagrams: a tree, sharded and chain, as one box for all; and each box by what it likes"""
     tree = Rack(**over("udp"))
-    for job, more in [("sum", {"optimizer": "none"}), ("half", {"optimizer": "none", "dtype": "bf16"}), ("adam", {"optimizer": "adam", "reduce": "mean"})]:
+    for job, more in [("sum", {"optimizer": "none"}), ("half", {"optimizer": "none", "dtype": "bf16"}),
+                      ("adam", {"optimizer": "adam", "reduce": "mean"})]:
         digests = {worker.good()["digest"] for worker in tree.workers(job, **more)}
         check(digests == {flat(5, **more)}, f"tree, {job}: {digests}")
     for worker in tree.workers("together", optimizer="momentum", barrier=True, schedule=3, tables=2):
@@ -199,7 +204,8 @@ def udp_lost():
     below = rig.Box(name="below", cores=1, uplink=rack.root.address, **over("udp"))
     rack.root.stop()
     root = rig.Box(name="root", cores=2, listen=rack.root.address, transports="tcp")
-    workers = [rig.Worker(box.url("none"), rank=rank, world=2, keys=KEYS, rounds=5, transport="tcp") for rank, box in enumerate((root, below))]
+    workers = [rig.Worker(box.url("none"), rank=rank, world=2, keys=KEYS, rounds=5, transport="tcp")
+               for rank, box in enumerate((root, below))]
     refused = rf"box {root.address} does not offer transport udp, which box {below.address} asks for \(uplink_transport\); see transports at the one"
     bad(workers[1], rf"job none rank 1: box {below.address}: {refused}.* \(told by box {root.address}\)")
     root.logged(rf" warn .*'none' box {below.address} \(rank 1\) is gone before the start: {refused}")
@@ -210,18 +216,21 @@ def udp_lost():
 
 def chosen():
     """auto: shm on one host, else tcp where a box has no verbs among its transports; log and phub jobs say why"""
-    for above, below_has, by, why in (("tcp,shm", "tcp,shm", "shm", ""), ("tcp,shm", "tcp", "tcp", "verbs is not among this box's transports"),
+    for above, below_has, by, why in (("tcp,shm", "tcp,shm", "shm", ""),
+                                      ("tcp,shm", "tcp", "tcp", "verbs is not among this box's transports"),
                                       ("tcp", "tcp,shm", "tcp", "shm is not among that box's transports")):
         root = rig.Box(name="root", cores=1, transports=above)
         below = rig.Box(name="below", cores=1, uplink=root.address, transports=below_has, uplink_transport="auto")
-        workers = [rig.Worker(box.url("auto"), rank=rank, world=2, keys=KEYS, rounds="until-told", report_ms=100, transport="tcp", wait_ms=60000)
+        workers = [rig.Worker(box.url("auto"), rank=rank, world=2, keys=KEYS, rounds="until-told", report_ms=100, transport="tcp",
+                              wait_ms=60000)
                    for rank, box in enumerate((root, below))]
         for worker in workers:
             worker.event("progress")
         below.logged(rf"job 'auto': the uplink to box {root.address} goes by {by}{': ' + why if why else '$'}")
         told = jobs(below, "auto")["above"]
         check((told["transport"], told["transport_why"]) == (by, why), f"{told}")
-        text = subprocess.run([PHUB, "jobs", below.address], check=True, capture_output=True, text=True, timeout=rig.DEADLINE_S, env=rig.QUIET).stdout
+        text = subprocess.run([PHUB, "jobs", below.address], check=True, capture_output=True, text=True, timeout=rig.DEADLINE_S,
+                              env=rig.QUIET).stdout
         reason = rf" \({why}\)" if why else ""
         holds(text, rf"box {root.address} is above \(uplink\), lifting by {by}{reason}, ")
         workers[0].tell()
@@ -235,7 +244,8 @@ def wished():
     """a wish that cannot be fulfilled says what to do"""
     if not rdma_ports():
         options = ["listen=127.0.0.1:0", "transports=tcp", "uplink_transport=verbs", "uplink=127.0.0.1:1"]
-        done = subprocess.run([rig.PHUBD] + [word for option in options for word in ("-o", option)], capture_output=True, text=True, timeout=rig.DEADLINE_S,
+        done = subprocess.run([rig.PHUBD] + [word for option in options for word in ("-o", option)], capture_output=True, text=True,
+                              timeout=rig.DEADLINE_S,
                               env=rig.QUIET, check=False)
         check(done.returncode == 1, f"{done}")
         holds(done.stderr, r"uplink_transport: verbs: (this host has no RDMA device; choose transport tcp|not built|.*libibverbs)")
@@ -256,7 +266,8 @@ def chosen_verbs():
         rack.stop()
     root = rig.Box(name="root", cores=1, **PATIENT)
     below = rig.Box(name="below", cores=1, uplink=root.address, **both)
-    for worker in [rig.Worker(box.url("none"), rank=rank, world=2, keys=KEYS, rounds=5, transport="tcp") for rank, box in enumerate((root, below))]:
+    for worker in [rig.Worker(box.url("none"), rank=rank, world=2, keys=KEYS, rounds=5, transport="tcp")
+                   for rank, box in enumerate((root, below))]:
         worker.good()
     below.logged(rf"the uplink to box {root.address} goes by tcp: verbs is not among that box's transports")
     below.stop()
@@ -292,12 +303,14 @@ def verbs_lost():
 def cable(up):
     """That of the box below: plugged in, it carries something when the kernel has worked that off."""
     subprocess.run(["ip", "link", "set", "b2", "up" if up else "down"], check=True, timeout=rig.DEADLINE_S)
-    while up and " state UP " not in subprocess.run(["ip", "link", "show", "n2"], check=True, capture_output=True, text=True, timeout=rig.DEADLINE_S).stdout:
+    while up and " state UP " not in subprocess.run(["ip", "link", "show", "n2"], check=True, capture_output=True, text=True,
+                                                    timeout=rig.DEADLINE_S).stdout:
         time.sleep(0.01)
 
 
 def verbs_broken():
-    """a cable between boxes that is out for longer than the devices try: connections are made anew, and every sum is right; one that stays out ends the job, in words"""
+    """a cable between boxes that is out for longer than the devices try: connections are made anew, and every sum is right.
+    One that stays out ends the job, in words"""
     rdma_packets()
     if not pathlib.Path("/sys/class/infiniband/node2").exists():
         raise rig.Skip("no two devices with a cable each here")
@@ -305,7 +318,8 @@ def verbs_broken():
         options = {"cores": 1, "lost_ms": lost_ms, "warn_ms": lost_ms // 2, "handshake_ms": 60000, **over("verbs")}
         root = rig.Box(name="root", rdma="node1", hierarchy=hierarchy, **options)
         below = rig.Box(name="below", rdma="node2", uplink=root.address, listen="127.0.0.2:0", **options)
-        workers = [rig.Worker(box.url("cable"), rank=rank, world=2, keys=KEYS, optimizer="momentum", transport="tcp", rounds="until-told", report_ms=20,
+        workers = [rig.Worker(box.url("cable"), rank=rank, world=2, keys=KEYS, optimizer="momentum", transport="tcp", rounds="until-told",
+                              report_ms=20,
                               wait_ms=60000) for rank, box in enumerate((root, below))]
         for worker in workers:
             worker.event("progress")
@@ -332,4 +346,5 @@ def verbs_broken():
 
 
 if __name__ == "__main__":
-    rig.run([shm, shm_lost, shm_late, shm_full, udp, udp_lost, chosen, wished, chosen_verbs, verbs, verbs_lost, verbs_broken], None if PHUB.exists() else f"{PHUB} is not there (make)")
+    rig.run([shm, shm_lost, shm_late, shm_full, udp, udp_lost, chosen, wished, chosen_verbs, verbs, verbs_lost, verbs_broken],
+            None if PHUB.exists() else f"{PHUB} is not there (make)")

@@ -29,7 +29,8 @@ def do(words):
 def cable(rank, up):
     """Plugged in, it carries something when the kernel has worked off that it has a carrier: a second later, at most."""
     do(f"ip link set b{rank + 2} {'up' if up else 'down'}")
-    while up and " state UP " not in subprocess.run(["ip", "link", "show", f"n{rank + 2}"], check=True, capture_output=True, text=True).stdout:
+    while up and " state UP " not in subprocess.run(["ip", "link", "show", f"n{rank + 2}"], check=True, capture_output=True,
+                                                    text=True).stdout:
         time.sleep(0.01)
 
 

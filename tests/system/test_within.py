@@ -28,7 +28,8 @@ class Racks:
 
     def workers(self, job="across", transport="tcp", env=None, **more):
         words = [f"{name}={value}" for name, value in {"transport": transport, **more}.items()]
-        return [Worker(f"{job}.{rank}", [RACKED, self.racks[rank // 2].url("inside-" + job), self.racks[rank // 2].url(job), f"rank={rank}", *words], env=env)
+        return [Worker(f"{job}.{rank}", [RACKED, self.racks[rank // 2].url("inside-" + job), self.racks[rank // 2].url(job), f"rank={rank}",
+                                         *words], env=env)
                 for rank in range(4)]
 
     def stop(self):
@@ -53,13 +54,15 @@ class Worker(rig.Process):
 
 def plain(**more):
     """What each worker has in the end, computed without sites."""
-    done = subprocess.run([RACKED, "plain", "plain", *(f"{name}={value}" for name, value in more.items())], check=True, capture_output=True, text=True,
+    done = subprocess.run([RACKED, "plain", "plain", *(f"{name}={value}" for name, value in more.items())], check=True, capture_output=True,
+                          text=True,
                           timeout=rig.DEADLINE_S)
     return [json.loads(line)["hash"] for line in done.stdout.splitlines()]
 
 
 def jobs(box):
-    out = subprocess.run([PHUB, "jobs", "--json", box.address], check=True, capture_output=True, text=True, timeout=rig.DEADLINE_S, env=rig.QUIET).stdout
+    out = subprocess.run([PHUB, "jobs", "--json", box.address], check=True, capture_output=True, text=True, timeout=rig.DEADLINE_S,
+                         env=rig.QUIET).stdout
     return {job["job"]: job for job in map(json.loads, out.splitlines()) if "job" in job}
 
 
@@ -76,7 +79,8 @@ def computed():
         racks = Racks(hierarchy)
         ends = as_plain(racks, "each", rack_theta=1, theta=10)
         check(len({end["hash"] for end in ends}) == 1, f"after an exchange across all have the same weights: {ends}")
-        check(all(end["exchanges"] == 4 and end["rack_exchanges"] == 40 and end["sites"] == 4 and end["rack_sites"] == 2 for end in ends), f"{ends}")
+        check(all(end["exchanges"] == 4 and end["rack_exchanges"] == 40 and end["sites"] == 4 and end["rack_sites"] == 2 for end in ends),
+              f"{ends}")
         check(all(end["bytes"] == 4 * MODEL and end["bytes_within"] == end["rack_bytes"] == 40 * MODEL for end in ends), f"{ends}")
         as_plain(racks, "turns", "shm", rack_theta=2, theta=5, theta_at=15, theta_then=3, rack_then=4, steps=43)
         if hierarchy == "tree":
@@ -131,43 +135,54 @@ def logged():
         windows = [line for line in lines if line["scout"] == "decision"]
         check(len(windows) == ends[0]["windows"] >= 4, f"{windows}")
         for line, before in zip(windows, [0, *(line["t"] for line in windows)]):  # all that was said; the cost weighs a period's
-            check(line["bytes_within"] == (line["t"] - before) * MODEL and line.get("bytes_within_cost", line["bytes_within"]) == 10 * MODEL, f"{line}")
+            check(line["bytes_within"] == (line["t"] - before) * MODEL
+                  and line.get("bytes_within_cost", line["bytes_within"]) == 10 * MODEL, f"{line}")
         check(windows[1]["t"] - windows[0]["t"] == 12 and "bytes_within_cost" not in windows[0], f"{windows[:2]}")
         check(lines[-1]["bytes_within"] == ends[0]["bytes_within"] == 60 * MODEL and lines[-1]["bytes"] == ends[0]["bytes"], f"{lines[-1]}")
-        out = subprocess.run([PHUB, "scout", "explain", log, "--at", str(windows[1]["t"])], check=True, capture_output=True, text=True, env=rig.QUIET).stdout
+        out = subprocess.run([PHUB, "scout", "explain", log, "--at", str(windows[1]["t"])], check=True, capture_output=True, text=True,
+                             env=rig.QUIET).stdout
         holds(out, r"2\.4 MB a site in exchanges within, 4\.4 MB since the start: local, at theta 1, over rack\n")
         out = subprocess.run([PHUB, "scout", "explain", log], check=True, capture_output=True, text=True, env=rig.QUIET).stdout
         holds(out, r"Sites are within these: local, at theta 1, over rack; a site sent there 12\.0 MB\.\n")
         out = subprocess.run([PHUB, "scout", "compare", log], check=True, capture_output=True, text=True, env=rig.QUIET).stdout
-        holds(out, r"travelled +within +wire +fewer", r"\nacross +local +hill +60 +\d\.\d MB +\d\.\d MB +12\.0 MB ", "within: that the sites within these sent")
+        holds(out, r"travelled +within +wire +fewer", r"\nacross +local +hill +60 +\d\.\d MB +\d\.\d MB +12\.0 MB ",
+              "within: that the sites within these sent")
         cut = pathlib.Path(folder) / "cut.jsonl"
         cut.write_text("".join(log.read_text().splitlines(True)[:-1]))
-        out = subprocess.run([PHUB, "scout", "compare", "--json", log, cut], check=True, capture_output=True, text=True, env=rig.QUIET).stdout
+        out = subprocess.run([PHUB, "scout", "compare", "--json", log, cut], check=True, capture_output=True, text=True,
+                             env=rig.QUIET).stdout
         sent = [json.loads(line)["bytes_within"] for line in out.splitlines()]
         check(sent == [60 * MODEL, windows[-1]["t"] * MODEL], f"in the end, and by windows: {sent}")
         picture = pathlib.Path(folder) / "links.svg"
         subprocess.run([PHUB, "scout", "plot", log, "--out", picture], check=True, env=rig.QUIET)
         holds(picture.read_text(), "Bytes, by class of links", "within them")
         cost = {"unit": "seconds", "rate": 1e8, "latency": 0.02, "latency_within": 0.001, "rate_within": 1e9}
-        ends = [worker.end() for worker in racks.workers("cost", env={f"PHUB_SCOUT_ACROSS_{name.upper()}": str(value) for name, value in cost.items()},
+        ends = [worker.end() for worker in racks.workers("cost", env={f"PHUB_SCOUT_ACROSS_{name.upper()}": str(value)
+                                                                      for name, value in cost.items()},
                                                          rack_theta=1, thetas="2,4,10", period=10, steps=60, log=log)]
         windows = [line for line in map(json.loads, log.read_text().splitlines()) if line["scout"] == "decision"]
         model = 0.02 + MODEL / 1e8
         for line, before in zip(windows, [0, *(line["t"] for line in windows)]):
             meetings = -(-(line["t"] - before) // line["theta"]) * 10 / (line["t"] - before)
             spent = (meetings * model + 10 * (0.001 + MODEL / 1e9)) / 10
-            check(line["unit"] == "seconds" and abs(line["spent"] - spent) < 1e-5 and abs(line["cost"] - line["spent"] / model) < 1e-9, f"{line}: {spent}")
-        out = subprocess.run([PHUB, "scout", "explain", log, "--at", str(windows[1]["t"])], check=True, capture_output=True, text=True, env=rig.QUIET).stdout
+            check(line["unit"] == "seconds" and abs(line["spent"] - spent) < 1e-5 and abs(line["cost"] - line["spent"] / model) < 1e-9,
+                  f"{line}: {spent}")
+        out = subprocess.run([PHUB, "scout", "explain", log, "--at", str(windows[1]["t"])], check=True, capture_output=True, text=True,
+                             env=rig.QUIET).stdout
         holds(out, r"cost .* of [\d.]+ models' seconds a step: [\d.]+ of 0.022\n")
-        out = subprocess.run([PHUB, "scout", "dry-run", log, "--unit", "money", "--price", "0.09", "--json"], check=True, capture_output=True, text=True, env=rig.QUIET).stdout
+        out = subprocess.run([PHUB, "scout", "dry-run", log, "--unit", "money", "--price", "0.09", "--json"], check=True,
+                             capture_output=True, text=True, env=rig.QUIET).stdout
         check(len(out.splitlines()) == len(windows), out)
-        for words, why in ((["--unit", "money", "--price", "0"], "costs in money want the link's price, of 10.9 bytes, above 0"), (["--rate", "-1"], "--rate -1: allowed are bytes, like")):
+        for words, why in ((["--unit", "money", "--price", "0"], "costs in money want the link's price, of 10.9 bytes, above 0"),
+                           (["--rate", "-1"], "--rate -1: allowed are bytes, like")):
             done = subprocess.run([PHUB, "scout", "dry-run", log, *words], capture_output=True, text=True, env=rig.QUIET)
             check(done.returncode == 2, f"{words}: {done}")
             holds(done.stderr, why)
-        for price_within, theta, reason in ((10, 4, "no looser one is cheaper by 3 %, as theta does not change 240 money of a window's cost"), (0.01, 10, "allows this theta, and nothing says that data have drifted")):
+        for price_within, theta, reason in ((10, 4, "no looser one is cheaper by 3 %, as theta does not change 240 money of a window's cost"),
+                                            (0.01, 10, "allows this theta, and nothing says that data have drifted")):
             cost = {"policy": "scout+", "unit": "money", "price": 1e4, "price_within": 1e4 * price_within}
-            [worker.end() for worker in racks.workers(f"dear{theta}", env={f"PHUB_SCOUT_ACROSS_{name.upper()}": str(value) for name, value in cost.items()},
+            [worker.end() for worker in racks.workers(f"dear{theta}", env={f"PHUB_SCOUT_ACROSS_{name.upper()}": str(value)
+                                                                           for name, value in cost.items()},
                                                       rack_theta=1, thetas="1,2,4,10", period=12, steps=160, log=log)]
             last = [line for line in map(json.loads, log.read_text().splitlines()) if line["scout"] == "decision"][-1]
             check(last["next"] == theta and last["reason"].endswith(reason), f"{last}")
@@ -190,13 +205,16 @@ def logged_without_scouts():
         names = ("PHUB_SCOUT_RACK_LOG", "PHUB_SCOUT_ACROSS_LOG")
         for link, words in ((None, {}), ("", {"link": ""})):
             env = [dict(zip(names, both)), {"PHUB_SCOUT_LOG": both[1]}][link is not None]
-            ends = [worker.end() for worker in racks.workers(f"both{link}", env={name: str(path) for name, path in env.items()}, rack_theta=2, theta=10, steps=40, **words)]
+            ends = [worker.end() for worker in racks.workers(f"both{link}", env={name: str(path) for name, path in env.items()},
+                                                             rack_theta=2, theta=10, steps=40, **words)]
             lines = [[json.loads(line) for line in path.read_text().splitlines()] for path in both]
             check([line["scout"] for line in lines[1]] == ["run", "end"], f"{lines[1]}")
-            check(lines[1][0]["thetas"] == [10] and lines[1][0]["within"]["theta"] == 2 and lines[1][1]["bytes"] == ends[0]["bytes"], f"{lines[1]}")
+            check(lines[1][0]["thetas"] == [10] and lines[1][0]["within"]["theta"] == 2 and lines[1][1]["bytes"] == ends[0]["bytes"],
+                  f"{lines[1]}")
             check(lines[1][1]["bytes_within"] == 20 * MODEL, f"{lines[1]}")
         # two racks write to one file here: each has its lines in it, whole
-        check([line["scout"] for line in lines[0]].count("end") == 2 and all(line["link"] == "rack" for line in lines[0] if line["scout"] == "run"), f"{lines[0]}")
+        check([line["scout"] for line in lines[0]].count("end") == 2
+              and all(line["link"] == "rack" for line in lines[0] if line["scout"] == "run"), f"{lines[0]}")
     racks.stop()
 
 
@@ -211,7 +229,8 @@ def lost():
         ends = [worker.wait() for worker in workers[2:]]
         check(ends == ([0, 0] if policy == "shrink" else [1, 1]), f"{policy}: {ends} {workers[2].out.lines[-1:]}")
         if policy == "shrink":
-            check(len({worker.lines("end")[0]["hash"] for worker in workers[2:]}) == 1 and workers[2].lines("end")[0]["sites"] == 2, f"{workers[2].out.lines[-1:]}")
+            check(len({worker.lines("end")[0]["hash"] for worker in workers[2:]}) == 1 and workers[2].lines("end")[0]["sites"] == 2,
+                  f"{workers[2].out.lines[-1:]}")
         racks.stop()
 
 
@@ -244,8 +263,10 @@ def lost_boxes():
         boxes = {name: rig.Box(name=name, cores=1, listen=listen[name], lost_ms=3000, warn_ms=1500, **more[name]) for name in listen}
         words = {"rack_theta": 2, "theta": 6, "steps": 150}
         wanted = plain(**words)
-        workers = [Worker(f"again.{rank}", [RACKED, boxes[f"rack{rank // 2}"].url("inside"), boxes[f"rack{rank // 2}"].url("across"), f"rank={rank}", "transport=tcp",
-                                            "pause_ms=10", "resume_ms=30000", "rack_resume_ms=30000", *(f"{n}={v}" for n, v in words.items())]) for rank in range(4)]
+        workers = [Worker(f"again.{rank}", [RACKED, boxes[f"rack{rank // 2}"].url("inside"), boxes[f"rack{rank // 2}"].url("across"),
+                                            f"rank={rank}", "transport=tcp",
+                                            "pause_ms=10", "resume_ms=30000", "rack_resume_ms=30000",
+                                            *(f"{n}={v}" for n, v in words.items())]) for rank in range(4)]
         for _ in range(2):
             for worker in workers:
                 worker.until("start")
@@ -258,11 +279,13 @@ def lost_boxes():
         ends = [worker.end() for worker in workers]
         check(any(worker.lines("stale") for worker in workers), "nobody saw it")
         check([end["hash"] for end in ends] == wanted, f"{victims}: {ends}, and plainly {wanted}")
-        check({(end["steps"], end["rack_steps"], end["exchanges"], end["rack_exchanges"]) for end in ends} == {(150, 150, 25, 75)}, f"{ends}")
+        check({(end["steps"], end["rack_steps"], end["exchanges"], end["rack_exchanges"]) for end in ends} == {(150, 150, 25, 75)},
+              f"{ends}")
         for name in ("rack0", "rack1", "top"):
             boxes[name].stop()
     racks = Racks()
-    for words, why in (({"resume_ms": 1000}, "one of the two jobs resumes, and the other does not"), ({"rack_resume_ms": 1000}, "one of the two jobs resumes"),
+    for words, why in (({"resume_ms": 1000}, "one of the two jobs resumes, and the other does not"),
+                       ({"rack_resume_ms": 1000}, "one of the two jobs resumes"),
                        ({"resume_ms": 1000, "rack_resume_ms": 1000, "lost": "shrink"}, "jobs that resume do so with all their racks")):
         workers = racks.workers("refused", **words)
         check([worker.wait() for worker in workers] == [1] * 4, f"{[worker.out.lines for worker in workers]}")

@@ -293,15 +293,17 @@ def _check_order(thetas: Sequence[float], algorithm: str) -> None:
     """A grid's first theta is the one that talks most: the smallest, of dgc the largest."""
     right = sorted(thetas, reverse=algorithm == "dgc")
     if list(thetas) != right:
-        raise ValueError(f"thetas: {list(thetas)} is no grid with the tightest first, of {algorithm} the {'largest' if algorithm == 'dgc' else 'smallest'}: {right}")
+        raise ValueError(f"thetas: {list(thetas)} is no grid with the tightest first, of {algorithm} the "
+                         f"{'largest' if algorithm == 'dgc' else 'smallest'}: {right}")
 
 
 class Scout:
     """SkewScout's controller by itself, without a connection: for those with a transport of their own.
 
-    `thetas`: the grid, the one that talks most first, or it is a ValueError; `first`: the one to begin with. `policy`: fixed, replay (of `schedule`),
-    hill, stochastic, annealing, or scout+ (of thetas of `algorithm`; hear() after each exchange). `model_bytes` and the other options are those of struct phub_scout_options. All sites give
-    theirs the same reports in the same order, and decide the same.
+    `thetas`: the grid, the one that talks most first, or it is a ValueError; `first`: the one to begin with. `policy`: fixed,
+    replay (of `schedule`), hill, stochastic, annealing, or scout+ (of thetas of `algorithm`; hear() after each exchange).
+    `model_bytes` and the other options are those of struct phub_scout_options. All sites give theirs the same reports in the same
+    order, and decide the same.
     """
 
     def __init__(self, thetas: Sequence[float], *, model_bytes: int, policy: str = "hill", **options: Any):
@@ -360,12 +362,15 @@ class Site:
     `algorithm`: bsp, gaia, local or dgc. `theta`: None: the paper's. `outer`: of local: average, box, momentum, nesterov,
     adagrad, adam or yogi. `scout`: options of a Scout, with `thetas`: it sets theta. `evaluate(weights, draw, samples)` tries a
     model, whose tensors lie at the addresses `weights`, on a sample of this site's training data that follows from `draw`, of as
-    many as `samples` says (0: as you like), and returns (samples, correct, loss): how many they were, and sums alone. Where it raises an Exception that model's report says nothing, and the training
-    goes on; a RuntimeWarning has the first one's traceback (as an error, by Python's -W, step() raises it when the exchange is
-    over, and so it does what else is raised, as KeyboardInterrupt). `log`: the site of the lowest rank that has one writes the run, decisions and the end there, and the next goes on when that one is lost or leaves; where it cannot, a warning says so once. That a site says what is no
-    number (phub_site_warning()) is a RuntimeWarning at all sites, once of each; state["broken_since"] tells whether the model still is none. `within`: a Site that was started on another worker, of a rack, say: this one
-    has its weights, steps for it, exchanges what the sites within have in common, and is closed before it. `link`: the class of
-    link that it talks over. The other options are those of struct phub_site_options in phub_sites.h.
+    many as `samples` says (0: as you like), and returns (samples, correct, loss): how many they were, and sums alone. Where it
+    raises an Exception that model's report says nothing, and the training goes on; a RuntimeWarning has the first one's traceback
+    (as an error, by Python's -W, step() raises it when the exchange is over, and so it does what else is raised, as
+    KeyboardInterrupt). `log`: the site of the lowest rank that has one writes the run, decisions and the end there, and the next
+    goes on when that one is lost or leaves; where it cannot, a warning says so once. That a site says what is no number
+    (phub_site_warning()) is a RuntimeWarning at all sites, once of each; state["broken_since"] tells whether the model still is
+    none. `within`: a Site that was started on another worker, of a rack, say: this one has its weights, steps for it, exchanges
+    what the sites within have in common, and is closed before it. `link`: the class of link that it talks over. The other options
+    are those of struct phub_site_options in phub_sites.h.
     """
 
     def __init__(
@@ -422,7 +427,8 @@ class Site:
             return None
         trace = "".join(traceback.format_exception(type(e), e, e.__traceback__)).rstrip()
         try:
-            library.warn(f"phub: evaluate() failed; what models lose at this site is not known, and training goes on. {trace}", RuntimeWarning)
+            library.warn(f"phub: evaluate() failed; what models lose at this site is not known, and training goes on. {trace}",
+                         RuntimeWarning)
         except BaseException as raised:  # noqa: B902 - by a filter
             return raised
         return None

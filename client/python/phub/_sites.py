@@ -181,7 +181,8 @@ class Site:
             check_place(tensor, name)
         return found, frozen
 
-    def _open_inner(self, within: Dict[str, Any], named: List[Tuple[str, torch.Tensor, bool]], frozen: List[Tuple[str, torch.Tensor]]) -> None:
+    def _open_inner(self, within: Dict[str, Any], named: List[Tuple[str, torch.Tensor, bool]],
+                    frozen: List[Tuple[str, torch.Tensor]]) -> None:
         own = {name: within.pop(name) for name in ("algorithm", "theta", "outer", "scout", "log", *_OF_SITE) if name in within}
         evaluate = self._try if self._evaluate and "scout" in own else None
         self._inner_worker = connect(within.pop("url", None), here=True, **launched(within))
@@ -258,7 +259,8 @@ class Site:
         if self._unheard is not None:
             self._unheard += 1
             if self._unheard == _UNHEARD:
-                warnings.warn(f"{_UNHEARD} steps without site.lost(loss, samples): scout+ tries no model then, and does not see what no theta mends", stacklevel=2)
+                warnings.warn(f"{_UNHEARD} steps without site.lost(loss, samples): scout+ tries no model then, and does not see what no "
+                              f"theta mends", stacklevel=2)
         self._fetch()
         try:
             self._resumed(lambda: self._site.step(gradients, rate, timeout))

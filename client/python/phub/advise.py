@@ -85,7 +85,8 @@ def ask(address: str, *reports: Dict[str, Any], secret: str = "", timeout: float
     except OSError as e:
         raise type(e)(e.errno, f"nobody answers at {address} ({e.strerror or e}); phub scout advise --listen {address} would") from None
     with peer:
-        peer.sendall("".join(json.dumps(_plain({**report, **({"secret": secret} if secret else {})})) + "\n" for report in reports).encode())
+        peer.sendall("".join(json.dumps(_plain({**report, **({"secret": secret} if secret else {})})) + "\n"
+                             for report in reports).encode())
         with peer.makefile("rb") as lines:
             answers = [json.loads(line) for _, line in zip(reports, lines)]
     for answer in answers:
