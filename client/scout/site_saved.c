@@ -62,9 +62,17 @@ struct saved_terms {
 	double momentum, weight_decay, rate_first, clip;
 	double outer_rate, outer_beta1, outer_beta2, outer_tau;
 	double theta, share;
-	uint64_t sites; /* that the share is of */
-	uint64_t kept;  /* a model that is to travel */
+	uint64_t sites;   /* that the share is of */
+	uint32_t kept;    /* a model that is to travel */
+	uint32_t shadows; /* arrays of theirs, see saved_shadows() */
 };
+
+static uint32_t saved_shadows(const struct phub_site *s)
+{
+	const struct shadow *shadow = &s->shadow;
+
+	return shadow->count * ((shadow->residual != NULL) + (shadow->velocity != NULL));
+}
 
 struct saved_tensor {
 	uint32_t name, weights; /* CRC32C; the latter 0 with a site within, whose they are */
@@ -100,7 +108,8 @@ static struct saved_terms saved_terms(const struct phub_site *s)
 		.theta = s->site.config.theta,
 		.share = s->site.config.share,
 		.sites = s->site.config.sites,
-		.kept = s->window.midway.kept};
+		.kept = s->window.midway.kept,
+		.shadows = saved_shadows(s)};
 }
 
 static struct saved_tensor saved_tensor(const struct phub_site *s, unsigned t)
@@ -281,12 +290,27 @@ static void saved_unsound(struct saved_cursor *c, struct phub_site *s)
 	saved_raw(c, u->told, s->world * sizeof(*u->told));
 }
 
-static void saved_log(struct saved_cursor *c, struct phub_site *s)
+/* What shadows have still to say, where these are the same. */
+static void saved_shadow_arrays(
+	struct saved_cursor *c, struct shadow *shadow, uint32_t arrays, size_t elements, bool same)
+{
+	const size_t floats = shadow->count * elements;
+
+	if (same && shadow->residual)
+		saved_floats(c, shadow->residual, floats);
+	if (same && shadow->velocity)
+		saved_floats(c, shadow->velocity, floats);
+	if (!same)
+		c->at += arrays * elements * sizeof(float);
+}
+
+static void saved_log(struct saved_cursor *c, struct phub_site *s, uint32_t arrays)
 {
 	struct shadow other = {.count = s->shadow.count}, *shadow = &s->shadow;
 	const uint64_t now = s->phub->env.now(s->phub->env.ctx);
 	double seconds = s->log.seconds_before + (s->log.began_ns ? (double)(now - s->log.began_ns) * 1e-9 : 0);
 	uint64_t wire = sent_wire(s), logged[SHADOW_THETAS_MAX];
+	bool same;
 
 	memcpy(other.theta, shadow->theta, sizeof(other.theta));
 	memcpy(other.bytes, shadow->bytes, sizeof(other.bytes));
@@ -307,18 +331,20 @@ static void saved_log(struct saved_cursor *c, struct phub_site *s)
 	SAVED(c, other.bytes);
 	SAVED(c, other.since);
 	SAVED(c, logged);
+	same = other.count == shadow->count && memcmp(other.theta, shadow->theta, sizeof(other.theta)) == 0;
+	saved_shadow_arrays(c, shadow, arrays, s->site.elements, same && arrays == saved_shadows(s));
 	if (!c->in)
 		return;
 	s->log.seconds_before = seconds;
 	s->wire_before = wire;
-	if (other.count != shadow->count || memcmp(other.theta, shadow->theta, sizeof(other.theta)) != 0)
+	if (!same)
 		return;
 	memcpy(shadow->bytes, other.bytes, sizeof(other.bytes));
 	memcpy(shadow->since, other.since, sizeof(other.since));
 	memcpy(s->log.shadow, logged, sizeof(logged));
 }
 
-static void saved_list(struct saved_cursor *c, struct phub_site *s, bool kept)
+static void saved_list(struct saved_cursor *c, struct phub_site *s, const struct saved_terms *terms)
 {
 	const size_t squares = s->config.tensor_count * sizeof(double);
 
@@ -333,8 +359,8 @@ static void saved_list(struct saved_cursor *c, struct phub_site *s, bool kept)
 	saved_raw(c, s->align.r, squares);
 	saved_window(c, &s->window);
 	saved_unsound(c, s);
-	saved_log(c, s);
-	if (kept)
+	saved_log(c, s, terms->shadows);
+	if (terms->kept)
 		saved_floats(c, s->window.midway.weights, s->site.elements);
 }
 
@@ -347,17 +373,19 @@ static size_t saved_head(const struct phub_site *s)
 	       (s->scouted ? SCOUT_SAVED_BYTES : 0);
 }
 
-static size_t saved_count(struct phub_site *s, bool kept)
+static size_t saved_count(struct phub_site *s, const struct saved_terms *terms)
 {
 	struct saved_cursor c = {.at = saved_head(s)};
 
-	saved_list(&c, s, kept);
+	saved_list(&c, s, terms);
 	return c.at + sizeof(uint32_t);
 }
 
 size_t site_saved_bytes(struct phub_site *s)
 {
-	return saved_count(s, s->window.midway.kept);
+	const struct saved_terms terms = saved_terms(s);
+
+	return saved_count(s, &terms);
 }
 
 void site_saved_write(struct phub_site *s, uint8_t *out)
@@ -377,7 +405,7 @@ void site_saved_write(struct phub_site *s, uint8_t *out)
 		scout_save(&s->scout, out + c.at);
 		c.at += SCOUT_SAVED_BYTES;
 	}
-	saved_list(&c, s, s->window.midway.kept);
+	saved_list(&c, s, &terms);
 	crc = crc_32c(0, out, c.at);
 	SAVED(&c, crc);
 }
@@ -410,9 +438,9 @@ static int saved_agrees(struct phub_site *s, const uint8_t *in, size_t bytes, st
 		rc = saved_compare_tensors(s, in + sizeof(*terms), e);
 	if (rc < 0)
 		return rc;
-	if (bytes != saved_count(s, terms->kept) || (terms->kept && !s->window.midway.weights) ||
-		!site_theta_valid(s->config.algorithm, terms->theta) || !(terms->share >= 0 && terms->share <= 1) ||
-		terms->sites == 0 || terms->sites > terms->world)
+	if (terms->shadows > 2 * SHADOW_THETAS_MAX || bytes != saved_count(s, terms) ||
+		(terms->kept && !s->window.midway.weights) || !site_theta_valid(s->config.algorithm, terms->theta) ||
+		!(terms->share >= 0 && terms->share <= 1) || terms->sites == 0 || terms->sites > terms->world)
 		return err_set(e, -EBADMSG, "%s: the state is not that of such a site", s->phub->session.who);
 	return 0;
 }
@@ -428,7 +456,7 @@ int site_saved_read(struct phub_site *s, const uint8_t *in, size_t bytes, struct
 		rc = scout_load(&s->scout, in + c.at - SCOUT_SAVED_BYTES, SCOUT_SAVED_BYTES, e);
 	if (rc < 0)
 		return rc;
-	saved_list(&c, s, terms.kept);
+	saved_list(&c, s, &terms);
 	s->window.midway.kept = terms.kept;
 	s->decision.reason[sizeof(s->decision.reason) - 1] = 0;
 	site_set_theta(&s->site, terms.theta);

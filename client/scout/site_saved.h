@@ -5,8 +5,7 @@
  * knows, and what it has counted. The weights themselves are the caller's: here is their checksum. Options and tensors
  * are there to be compared. Little-endian, with a version, and a CRC32C at the end.
  *
- * Not in it: what others say anew at the start (samples), and shadows' accumulators: those of Gaia and DGC begin anew
- * with nothing to say.
+ * Not in it: what others say anew at the start (samples). Shadows begin anew where their thetas are others.
  *
  * The site's thread; nothing blocks.
  */

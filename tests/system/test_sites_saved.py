@@ -22,6 +22,7 @@ RUNS = {
     "hill-local": {"algorithm": "local", "policy": "hill", **GRID["local"]},
     "hill-gaia": {"algorithm": "gaia", "policy": "hill", **GRID["gaia"]},
     "annealing": {"algorithm": "local", "policy": "annealing", **GRID["local"]},
+    "fixed-dgc": {"algorithm": "dgc", "policy": "fixed", "thetas": ".1,.05", "first": 1, "period": 10},
     "hill-phase": {"algorithm": "local", "policy": "hill", "thetas": "4", "first": 0, "period": 10},
     "plus-local": {"algorithm": "local", "thetas": "1,2,5,10", **PLUS},
     "plus-gaia": {"algorithm": "gaia", "thetas": "0,.02,.05,.1,.2", **PLUS},
@@ -214,6 +215,17 @@ def log_goes_on():
             check(totals[0] == totals[1], f"compare: {totals}")
             holds(scout("explain", broken), f"go on from what they saved after step {at}")
             scout("plot", broken, "--out", f"{folder}/plot.svg")
+        for name, thetas in (("hill-gaia", ".5,2"), ("fixed-dgc", ".01,.2")):  # with what shadows had still to say, or with others from there on
+            env, whole, broken = {**rig.QUIET, "PHUB_SCOUT_SHADOW": thetas}, f"{folder}/{name}.whole", f"{folder}/{name}"
+            for site in sites(box, f"{name}-shadows", log=whole, env=env, **options(name)):
+                site.end()
+            file = crash(box, f"{name}-shadows", folder, 37, log=broken, env=env, **options(name))
+            for again in (env, {**rig.QUIET, "PHUB_SCOUT_SHADOW": ".3"}, rig.QUIET):
+                for site in sites(box, f"{name}-shadows", log=broken, load=file, env=again, **options(name)):
+                    site.end()
+                lines = [[json.loads(line) for line in pathlib.Path(path).read_text().splitlines()] for path in (whole, broken)]
+                told = [{line["window"]: line.get("shadow") for line in part if line["scout"] == "decision"} for part in lines]
+                check(len(told[0]) > 8 and (told[0] == told[1]) == (again is env), f"{name}: {told}")
         log = f"{folder}/bare.jsonl"  # who has lost its file is who writes
         file = crash(box, "bare", folder, 33, 40, log=log, **options("hill-local"))
         for site in sites(box, "bare", log=log, load=lambda rank: file(rank) if rank else "", **options("hill-local")):
