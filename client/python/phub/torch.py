@@ -20,7 +20,8 @@ How fast would that be? phub.torch.record_trace() writes down what `phub bench t
 
 Rank and world come from the process group or the launcher (torchrun, mpirun, srun). Without a URL, $PHUB_URL is taken.
 Tensors of float32, float16 and bfloat16, on the CPU or a GPU of CUDA's, summed in float32. What is to be exchanged is ready
-on the current stream, as for all of torch; attach() and step() wait for it, and when they have returned so are the results. Works with torch 1.13 and 2.x. Failures are phub.Error.
+on the current stream, as for all of torch; attach() and step() wait for it, and when they have returned so are the results.
+Works with torch 1.13 and 2.x. Failures are phub.Error.
 """
 
 import copy
