@@ -17,8 +17,8 @@
 enum {
 	DEVICE_PINS = 4, /* pushes and results, of which a job has at most two places each */
 	/*
-	 * Copies that lie side by side are joined up to so much. An H200 takes 2.5 to 4 us for each, however small: for
-	 * 100 MB both ways at once 8.2 ms in copies of 64 KiB, 3.9 of 256 KiB, 2.5 of 1 MiB, 2.2 of 4 MiB.
+	 * Copies that lie side by side are joined up to so much. An H200 takes 2.5 us for each, however small: for 100
+	 * MiB both ways at once 8.2 ms in copies of 64 KiB, 3.9 of 256 KiB, 2.5 of 1 MiB, 2.2 of 4 MiB.
 	 */
 	DEVICE_PIECE_BYTES = 1 << 20,
 };

@@ -6,7 +6,9 @@ whose place in the key table is known is pushed at once, while autograd goes on 
 layout is new (the first pass, and the one after DDP has rebuilt its buckets) buckets are gathered up to the last one,
 and the new key table starts then. The last bucket's call waits for all results: autograd has nothing else to do then.
 
-Results of the CPU's buckets are the library's memory; those of a GPU's go where the bucket is.
+Results of the CPU's buckets are the library's memory; those of a GPU's go where the bucket is. Buckets are held until their
+rounds are over, so that no allocator gives their memory to others meanwhile. A GPU's is pushed when the stream that DDP has
+filled it on is done, which the call waits for.
 """
 
 from typing import Any, List, Optional, Tuple

@@ -31,8 +31,9 @@ def wire_dtype(tensor: torch.Tensor, name: str) -> int:
 
 
 def settle(tensors: Iterable[torch.Tensor]) -> None:
-    """Before the library gets them: blocks until their GPUs have done what was asked of them on this thread's current streams. The
-    library copies on streams of its own, which wait for no other. What it has copied is there for all streams when its wait() ends."""
+    """Before the library gets them, and after the last was allocated: blocks until their GPUs have done what was asked of them on
+    this thread's current streams, also with what had that memory before. The library copies on streams of its own, which wait for
+    no other. What it has copied is there for all streams when its wait() ends."""
     for device in {tensor.device for tensor in tensors if tensor.is_cuda}:
         torch.cuda.current_stream(device).synchronize()
 
