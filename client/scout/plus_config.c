@@ -31,7 +31,11 @@ static const double plus_slack_local = 0.1, plus_slack_gaia = 0.35;
 
 /* Gaia: .25 at a pull of 2.2, .2 at 19, .02 at 60; what lies between is by the logarithms of both. At 80 % of skew, by
  * pulls of 34 to 54 in steps 40 to 60 and of 26 later, .05 loses 1.04 points, .07 .82 and .1 1.30 (seeds 100 to 102).
+ * Sites that are alike lose about a point at .3, and with K=10 at .11; there .1 does still at 60 % of skew, by a pull
+ * of 41, and at 80 %, by 79, what 5 sites with half of that do. Points lost with K=10 are .04 .18 .44 .62 1.02 .24 at 0
+ * to 100 %, with K=2 -.02 .68 .56 .16 .22 1.38 (medians of seeds 100 to 102).
  */
+static const double plus_loosest_gaia = 0.3;
 static const struct {
 	double theta, need;
 } plus_steps_gaia[] = {
@@ -83,6 +87,7 @@ int plus_needs(struct plus_config *config, enum site_algorithm algorithm, const 
 	config->own = algorithm == SITE_LOCAL ? plus_own_local : 0;
 	config->each_step = algorithm != SITE_LOCAL;
 	config->power = algorithm == SITE_LOCAL ? 2 : 1;
+	config->by_share = algorithm == SITE_GAIA;
 	config->by_rate = algorithm == SITE_LOCAL; /* Gaia's threshold itself goes by the rate */
 	config->slack_moves = algorithm == SITE_GAIA ? plus_slack_gaia : plus_slack_local;
 	for (unsigned i = 0; i < count && i < PLUS_THETAS_MAX; i++) {
@@ -91,6 +96,7 @@ int plus_needs(struct plus_config *config, enum site_algorithm algorithm, const 
 						       : 0;
 
 		config->need[i] = i ? need : 0;
+		config->keeps[i] = algorithm == SITE_GAIA ? thetas[i] / plus_loosest_gaia : 0;
 		config->says[i] = algorithm == SITE_LOCAL ? 1 / thetas[i] : i == 0;
 	}
 	return 0;

@@ -15,12 +15,15 @@
 
 struct plus_config {
 	/* Of the algorithm and its grid, which plus_needs() fills in; plus_reach.h has what they are for: */
-	double need[PLUS_THETAS_MAX]; /* by theta: 0 for the first, and rising */
-	double own;                   /* in units of pull, 0 or more */
-	unsigned power;               /* 1 or 2 */
-	bool by_rate;                 /* models drift by what they step */
-	double says[PLUS_THETAS_MAX]; /* what a theta costs beyond the floor, beside the first, 1; 0: not known yet */
-	bool each_step;               /* sites exchange at each step, whatever theta */
+	double need[PLUS_THETAS_MAX];  /* by theta: 0 for the first, and rising */
+	double own;                    /* in units of pull, 0 or more */
+	unsigned power;                /* 1 or 2 */
+	bool by_rate;                  /* models drift by what they step */
+	bool by_share;                 /* they step by their share of what their site finds */
+	double keeps[PLUS_THETAS_MAX]; /* by theta: beside the most that sites which are alike may keep back; 0: nothing
+					*/
+	double says[PLUS_THETAS_MAX];  /* what a theta costs beyond the floor, beside the first, 1; 0: not known yet */
+	bool each_step;                /* sites exchange at each step, whatever theta */
 
 	double ease;     /* of all algorithms: how loose theta may be beside that; above 0 */
 	unsigned passes; /* exchanges at the tightest theta that are not counted, */

@@ -11,6 +11,9 @@
 /* Of a mean of nothing; a mean of pulls with it is a number still. */
 #define PLUS_PULL_MOST 1e9
 
+/* Shares are sums of parts that are rounded. */
+#define PLUS_ROUNDS 1e-9
+
 /* Pulls that the mean of one that is known is of, at most. */
 enum { PLUS_PULLS = 8 };
 
@@ -86,13 +89,13 @@ static double plus_reach_slower(const struct plus_reach *reach, const struct plu
 
 unsigned plus_reach_allows(const struct plus_reach *reach, const struct plus_config *c, double rate, unsigned count)
 {
-	const double pull = reach->pull + c->own;
-	const double felt =
-		(c->power == 2 ? pull * pull : pull) * sqrt(reach->sites) / plus_reach_slower(reach, c, rate);
-	const double have = felt > 0 ? c->ease * reach->ease / felt : INFINITY;
+	const double pull = reach->pull + c->own, ease = c->ease * reach->ease, fewer = PLUS_SITES / reach->sites;
+	const double by_sites = c->by_share ? sqrt(PLUS_SITES) * fewer : sqrt(reach->sites);
+	const double felt = (c->power == 2 ? pull * pull : pull) * by_sites / plus_reach_slower(reach, c, rate);
+	const double have = felt > 0 ? ease / felt : INFINITY, keeps = ease * fewer * sqrt(fewer) * (1 + PLUS_ROUNDS);
 	unsigned index = 0;
 
-	while (index + 1 < count && c->need[index + 1] <= have)
+	while (index + 1 < count && c->need[index + 1] <= have && c->keeps[index + 1] <= keeps)
 		index++;
 	return index < reach->enough ? index : reach->enough;
 }

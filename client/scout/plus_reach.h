@@ -20,6 +20,11 @@
  * of it. Where models drift by what they step (`by_rate`), they drift less by a lower rate of learning, and theta may
  * be looser by the root of how far it has fallen since the pull was measured.
  *
+ * Gaia's sites step by their share alone of what they find (`by_share`) while others have not heard of it: along s /
+ * K^2 in square, beside the noise of the mean. What is felt is then pull / K, and in place of the root above stands,
+ * with need() as measured of PLUS_SITES sites, PLUS_SITES^1.5 / K. Of sites that are alike nothing pulls; there what
+ * all keep back limits theta (`keeps`), and that falls with their number by K^1.5, as was found of 5 and 10.
+ *
  * Cost. The pull says how loose theta may be; looser is not always cheaper. Some of what a window costs is the same
  * whatever theta (`floor`): in seconds the latency of Gaia's exchanges, one at each step, and in seconds or money all
  * that sites within spend. Where a theta costs no more than PLUS_NEAR of that beyond it, none that is looser can be
@@ -36,7 +41,8 @@
 #include "client/scout/plus_config.h"
 #include "client/scout/plus_window.h"
 
-#define PLUS_NEAR 0.03
+#define PLUS_NEAR  0.03
+#define PLUS_SITES 5.0 /* that needs were measured of */
 
 struct plus_reach {
 	double pull;       /* a mean; NaN: not measured */

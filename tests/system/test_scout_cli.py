@@ -230,7 +230,7 @@ def prices():
     check(all(line["next"] == 0 for line in found)
           and "no looser one is cheaper by 3 %, as theta does not change 10 seconds of a window's cost" in found[-1]["reason"],
           str(found[-1]))
-    check(lines(phub("dry-run", path, "--unit", "bytes", "--json")[0])[-1]["theta"] > 0, "of bytes a looser one is cheaper")
+    check(lines(phub("dry-run", path, "--unit", "bytes", "--ease", 10, "--json")[0])[-1]["theta"] > 0, "of bytes a looser one is cheaper")
     path = skewed("seconds", "--algorithm", "local", "--policy", "hill", "--thetas", "1,2,5", "--unit", "seconds", "--rate", "1MB",
                   "--latency", "0.5")
     holds(phub("explain", path, "--at", 10)[0],

@@ -502,6 +502,37 @@ static void test_limits(void **state)
 #undef EXPECT
 }
 
+/* Local SGD may be looser by the root of how few sites there are. Of Gaia it is the pull by the number of sites that
+ * counts, and of sites that are alike, what all keep back; with the five that were measured it is as measured. */
+static void test_by_sites(void **state)
+{
+	static const double locals[] = {1, 5, 7, 10, 14, 20, 28, 40}, gaias[] = {0, .02, .05, .1, .14, .2, .3};
+	static const struct {
+		enum site_algorithm algorithm;
+		double sites, pull, theta;
+	} cases[] = {{SITE_LOCAL, 5, 8, 10}, {SITE_LOCAL, 10, 8, 7}, {SITE_LOCAL, 2, 8, 20}, {SITE_GAIA, 5, 0, .3},
+		{SITE_GAIA, 10, 0, .1}, {SITE_GAIA, 2, 0, .3}, {SITE_GAIA, 5, 19, .2}, {SITE_GAIA, 10, 19, .1},
+		{SITE_GAIA, 5, 39, .05}, {SITE_GAIA, 10, 39, .1}, {SITE_GAIA, 10, 79, .05}, {SITE_GAIA, 2, 15, .05}};
+
+	(void)state;
+	for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		const bool local = cases[i].algorithm == SITE_LOCAL;
+		const double *thetas = local ? locals : gaias;
+		const unsigned count = local ? 8 : 7;
+		struct plus_config c;
+		struct plus plus;
+
+		plus_defaults(&c);
+		assert_int_equal(plus_needs(&c, cases[i].algorithm, thetas, count), 0);
+		plus_init(&plus);
+		plus.reach.pull = cases[i].pull;
+		plus.reach.sites = cases[i].sites;
+		assert_float_equal(thetas[plus_reach_allows(&plus.reach, &c, NAN, count)], cases[i].theta, 0);
+		c.ease = 1e-9;
+		assert_int_equal(plus_reach_allows(&plus.reach, &c, NAN, count), 0);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -517,6 +548,7 @@ int main(void)
 		cmocka_unit_test(test_says_worth),
 		cmocka_unit_test(test_says_enough),
 		cmocka_unit_test(test_limits),
+		cmocka_unit_test(test_by_sites),
 	};
 
 	return cmocka_run_group_tests_name("plus_scout", tests, NULL, NULL);
