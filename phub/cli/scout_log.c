@@ -157,9 +157,7 @@ static int log_damaged(const struct scout_log *log, struct err *e, const char *f
 /* Another site writes from here on: its end knows all where it was there from the start. */
 static void log_take_writer(struct scout_log *log, const json_t *line)
 {
-	const double since = scout_log_number(line, "since");
-
-	log->gone_on = !(since == 0);
+	log->since = scout_log_number(line, "since");
 	log->joined = true;
 	log->writer = scout_log_number(line, "rank");
 	json_decref(log->end); /* that of who left before the others did */
@@ -481,6 +479,25 @@ static double log_first_gap(const struct scout_log *log)
 	return scout_log_number(scout_log_window(log, i), "t");
 }
 
+static void log_tell_gap(const struct scout_log *log)
+{
+	const bool known = scout_log_knows_sent(log);
+	const char *sent = known ? "sums are of the whole run" : "what the run has sent is not known";
+
+	if (log->missing && !(log->since == 0))
+		output_note("%s: who wrote it was lost, and came again: windows in between are missing, and %s",
+			log->path, sent);
+	else if (log->missing)
+		output_note("%s: lines of %" PRIu64 " windows are missing, the first of them before step %.0f, and %s",
+			log->path, log->missing, log_first_gap(log), sent);
+	else if (!known && isnan(log->since))
+		output_note("%s: who wrote its end came later, and %s", log->path, sent);
+	else if (!known)
+		output_note("%s: who wrote its end came after step %.0f, no window tells what was sent until then, "
+			    "and %s",
+			log->path, log->since, sent);
+}
+
 bool scout_log_open(const char *path, struct scout_log *out)
 {
 	struct err e = {0};
@@ -493,12 +510,7 @@ bool scout_log_open(const char *path, struct scout_log *out)
 		output_note("%s: its last line is not whole, and was left out: the run goes on, was broken off, or its "
 			    "disk is full",
 			path);
-	if (out->gone_on && out->missing)
-		output_note("%s: who wrote it was lost, and came again: windows in between are missing", path);
-	else if (out->missing)
-		output_note("%s: lines of %" PRIu64
-			    " windows are missing, the first of them before step %.0f: sums are without these",
-			path, out->missing, log_first_gap(out));
+	log_tell_gap(out);
 	return true;
 }
 

@@ -15,18 +15,39 @@ static double log_or_none(double value)
 	return isnan(value) ? 0 : value;
 }
 
-/* NaN: no window has it. */
+/* Up to which step windows are summed; what came later its end has, where there is one. */
+static double log_summed(const struct scout_log *log)
+{
+	return log->end && !isnan(log->since) ? log->since : INFINITY;
+}
+
+bool scout_log_knows_sent(const struct scout_log *log)
+{
+	const double to = log_summed(log), last = scout_log_number(log->end, "t");
+	double t = 0;
+
+	for (unsigned i = 0; i < log->count && t < to; i++) {
+		if (scout_log_missing(log, i) > 0)
+			return false;
+		t = scout_log_number(scout_log_window(log, i), "t");
+	}
+	return !log->end || t >= fmin(to, last); /* who came in the middle of a window counts what all say of it */
+}
+
+/* NaN: neither windows nor the end have it. */
 static double log_sum(const struct scout_log *log, const char *field)
 {
+	const double to = log_summed(log), end = isfinite(to) ? scout_log_number(log->end, field) : NAN;
 	double sum = NAN;
 
 	for (unsigned i = 0; i < log->count; i++) {
-		double one = scout_log_number(scout_log_window(log, i), field);
+		const json_t *w = scout_log_window(log, i);
+		const double one = scout_log_number(w, "t") <= to ? scout_log_number(w, field) : NAN;
 
 		if (!isnan(one))
 			sum = one + log_or_none(sum);
 	}
-	return sum;
+	return isnan(end) ? sum : end + log_or_none(sum);
 }
 
 /* How often sites exchange in so many steps, in which each sends so many bytes. */
@@ -42,7 +63,7 @@ static double log_spent(const struct scout_log *log, const struct scout_log_tota
 	const char *inside = scout_log_text(json_object_get(log->run, "within"), "algorithm");
 	double spent = 0, bytes = total->bytes, within = total->within, steps = (double)total->t;
 
-	if (price.unit == PRICE_BYTES)
+	if (price.unit == PRICE_BYTES || !scout_log_knows_sent(log))
 		return NAN;
 	for (unsigned i = 0; i < log->count; i++) {
 		const json_t *w = scout_log_window(log, i);
@@ -69,10 +90,22 @@ static double log_sites(const struct scout_log *log)
 	return isnan(sites) && count > 0 ? scout_log_number(json_array_get(log->sites, count - 1), "sites") : sites;
 }
 
+/* What was sent, where it is known of the whole run. */
+static void log_take_sent(const struct scout_log *log, struct scout_log_total *total)
+{
+	if (!scout_log_knows_sent(log)) {
+		total->bytes = total->travel = total->within = NAN;
+		return;
+	}
+	total->bytes = log->count || log->end ? log_sum(log, "bytes") : 0;
+	total->travel = log->count || log->end ? log_sum(log, "bytes_travel") : 0;
+	total->within = log_sum(log, "bytes_within");
+}
+
 struct scout_log_total scout_log_total(const struct scout_log *log)
 {
 	const json_t *last = log->count ? scout_log_window(log, log->count - 1) : NULL, *end = log->end;
-	const json_t *score = json_object_get(last, "score");
+	const json_t *score = end ? end : json_object_get(last, "score");
 	struct scout_log_total total = {
 		.wire = scout_log_number(end, "bytes_wire"), .seconds = scout_log_number(end, "seconds")};
 	double t = scout_log_number(end ? end : last, "t"), bsp = scout_log_number(last, "bytes_bsp");
@@ -80,25 +113,15 @@ struct scout_log_total scout_log_total(const struct scout_log *log)
 	total.t = isnan(t) ? 0 : (uint64_t)t;
 	total.sites = log_sites(log);
 	total.theta = scout_log_number(end, "theta");
-	total.bytes = scout_log_number(end, "bytes");
-	total.travel = scout_log_number(end, "bytes_travel");
-	total.accuracy = scout_log_number(end, "accuracy");
-	total.loss = scout_log_number(end, "loss");
-	total.within = scout_log_number(end, "bytes_within");
+	total.accuracy = scout_log_number(score, "accuracy");
+	total.loss = scout_log_number(score, "loss");
 	total.broken = scout_log_number(end, "broken_since");
 	total.fixed = strcmp(scout_log_text(log->run, "policy"), "fixed") == 0;
-	if (log->gone_on)
+	if (!(log->since == 0))
 		total.wire = total.seconds = NAN;
-	if (!end || log->gone_on) {
-		total.bytes = log->count ? log_sum(log, "bytes") : 0;
-		total.travel = log->count ? log_sum(log, "bytes_travel") : 0;
-		total.within = log_sum(log, "bytes_within");
-	}
-	if (!end) {
+	if (!end)
 		total.theta = last ? scout_log_number(last, "next") : scout_log_number(log->run, "first");
-		total.accuracy = scout_log_number(score, "accuracy");
-		total.loss = scout_log_number(score, "loss");
-	}
+	log_take_sent(log, &total);
 	total.bsp = scout_log_number(log->run, json_object_get(log->run, "bsp_bytes") ? "bsp_bytes" : "model_bytes") *
 		    (double)total.t;
 	if (last && isfinite(bsp))
