@@ -250,7 +250,7 @@ def halved(rank, url, folder, began, part):
 
 
 def test_box_lost_as_it_goes_on(_):
-    """A box that is killed when one of two sites has gone on from what it saved, and the other not yet, or has nothing: both do, and the log says that, and no more."""
+    """A box that is killed when one of two sites has gone on from what it saved, and the other not yet, or has nothing: both do, and the log says so."""
     with tempfile.TemporaryDirectory() as folder:
         address = f"127.0.0.1:{rig.free_port()}"
         command = [str(rig.PHUBD), "--listen", address, "-o", "data_ports=any"]
