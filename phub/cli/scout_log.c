@@ -14,6 +14,7 @@
 
 #include "phub/cli/args.h"
 #include "phub/cli/output.h"
+#include "phub/cli/scout_check.h"
 
 /* ---- fields ---- */
 
@@ -483,7 +484,11 @@ static void log_tell_gap(const struct scout_log *log)
 {
 	const bool known = scout_log_knows_sent(log);
 	const char *sent = known ? "sums are of the whole run" : "what the run has sent is not known";
+	const char *part = log->missing && scout_log_missing(log, 0) ? scout_check_part(log->path) : NULL;
 
+	if (part)
+		output_note("%s: its run goes on from what is in %s.%s: cat %s.%s %s is the log of all of it",
+			log->path, log->path, part, log->path, part, log->path);
 	if (log->missing && !(log->since == 0))
 		output_note("%s: who wrote it was lost, and came again: windows in between are missing, and %s",
 			log->path, sent);

@@ -3,6 +3,7 @@
 """What phub scout compare, explain and plot make of logs, by logs that are made up, so that each number is known; and what README says of them."""
 import json
 import os
+import pathlib
 import re
 import shutil
 import signal
@@ -452,11 +453,15 @@ def run_was_killed():
     script = ["--", "sh", "-c", f'cmp "$PHUB_SCOUT_LOG.before" {FOLDER}/good.jsonl && [ ! -e "$PHUB_SCOUT_LOG" ] && ']
     fails, writes = script[:-1] + [script[-1] + "exit 3"], script[:-1] + [script[-1] + f'cp {FOLDER}/good.jsonl "$PHUB_SCOUT_LOG"']
     err = phub("run", "--sites", 1, "--out", out, *fails, status=1)[1]
+    holds(err, f"phub: {out} was of a run that was broken off, and is {out}.broken now; {before}, of the run before that, stays\n")
+    check(out.read_text() == part and before.read_text() == good, "not all is as it was")
+    out.write_text(part.splitlines(True)[0])
+    err = phub("run", "--sites", 1, "--out", out, *fails, status=1)[1]
     holds(err, f"phub: {out} was of a run that was broken off, and has gone; {before}, of the run before that, stays\n")
     check(out.read_text() == good and not before.exists(), "the log that was whole is not there again")
     tells = f"phub: the log is {out}: phub scout explain {out} tells why theta changed, and phub scout plot --out FILE.svg {out} draws it\n"
     for first, second, told in ((good, part, f"{tells}phub: the log of the run before is {before}, where that of an older one was\n"),
-                                (part, good, "was of a run that was broken off"),
+                                (part, good, f"{tells}phub: the log of what was broken off is {out}.broken; the log of the run before is {before}\n"),
                                 (good, None, f"{tells}phub: the log of the run before is {before}\n"), (None, good, tells)):
         for path, text in ((out, first), (before, second)):
             path.unlink(missing_ok=True)
@@ -465,6 +470,34 @@ def run_was_killed():
         err = phub("run", "--sites", 1, "--out", out, *writes)[1]
         check(told in err and out.read_text() == good and before.read_text() == good, err)
         check(("the log of the run before" in err) == (first is not None), err)
+
+
+def run_goes_on():
+    """run: of one that was broken off again and again, and goes on from what its sites have saved, no line is lost, whatever log was there"""
+    whole = made("whole", [{}] * 8, {})
+    text = whole.read_text().splitlines(True)
+    text[0] = text[0].replace('"version":1', '"version":1,"id":7')
+    again = json.dumps({"scout": "site", "t": 20, "rank": 0, "action": "restarted", "sites": 2, "since": 0, "reason": "why"}) + "\n"
+    parts = [text[:4], [text[0], again, *text[3:5], text[5][:40]], [text[0], again.replace("20", "40"), *text[5:7]],
+             [text[0], again.replace("20", "60"), *text[7:]]]
+    out, good = FOLDER / "goes-on.jsonl", made("good", [{}] * 2, {}).read_text().replace('"version":1', '"version":1,"id":8')
+    for older, name in ((None, "before"), (good, "broken")):
+        for path in FOLDER.glob("goes-on.*"):
+            path.unlink()
+        if older:
+            out.write_text(older)
+        for i, part in enumerate(parts):
+            (FOLDER / "part").write_text("".join(part))
+            for script in ("exit 3", f'cp {FOLDER}/part "$PHUB_SCOUT_LOG"; exit {0 if part is parts[-1] else 3}')[i == 0:]:
+                told = phub("run", "--sites", 1, "--out", out, "--", "sh", "-c", script, status=int("3" in script[-1:]))[1]
+        holds(told, f"phub: {out}: lines of 6 windows are missing, the first of them before step 70, and sums are of the whole run\n",
+              f"phub: {out}: its run goes on from what is in {out}.{name}: cat {out}.{name} {out} is the log of all of it\n",
+              f"phub: what this run has logged before is {out}.{name}: cat {out}.{name} {out} is all of it\n$")
+        (FOLDER / "all.jsonl").write_text(pathlib.Path(f"{out}.{name}").read_text() + out.read_text())
+        for at in range(10, 81, 10):
+            found, wanted = (phub("explain", log, "--at", at) for log in (FOLDER / "all.jsonl", whole))
+            check(re.sub("  restarted .*\n", "", found[0]) == wanted[0].replace("whole,", "all,") and not found[1], str(found))
+        check(older is None or pathlib.Path(f"{out}.before").read_text() == older, "the log of an older run has gone")
 
 
 def run_of_dgc():
@@ -550,5 +583,6 @@ def readme():
 if __name__ == "__main__":
     os.environ["BUILD"] = str(rig.BUILD)
     rig.run([gaps, cannot, fewer, not_known, spent, trials, here, heat, kinds_of_theta, thetas_that_overlap, to_the_end, texts_in_pictures,
-             names_in_pictures, names_in_json, plot_that_cannot_be_written, plot_fails_early, seeds, came_later, run_was_killed, run_of_dgc,
+             names_in_pictures, names_in_json, plot_that_cannot_be_written, plot_fails_early, seeds, came_later, run_was_killed, run_goes_on,
+             run_of_dgc,
              models_that_are_one, run_of_no_numbers, readme])
