@@ -162,7 +162,7 @@ def pulls():
 
 
 NORMS = {"bsp": {"policy": "scout+", "thetas": "1", "period": 10, "norm": 8},
-         "gaia": {"policy": "scout+", "thetas": "0,.05,.1,.2", "period": 10, "norm": 8}}
+         "gaia": {"policy": "scout+", "thetas": "0,.02,.05,.1,.2", "period": 10, "norm": 8}}
 
 
 def norms():
@@ -174,7 +174,7 @@ def norms():
         path = pathlib.Path(folder, "log")
         for name, options in NORMS.items():
             for norm in (0, 8):
-                more = {"algorithm": name, "steps": 70, **options, "norm": norm}
+                more = {"algorithm": name, "steps": 80, **options, "norm": norm}
                 ends = as_loop(box, f"{name}-{norm}", log=path, **more)
                 windows = [line for line in map(json.loads, path.read_text().splitlines()) if line["scout"] == "decision"]
                 told = [line["t"] for line in windows if line["action"] == "cannot"]
@@ -183,7 +183,7 @@ def norms():
                 check(travelled % 40 == 0 and travelled > 80 and 0 <= ends[0]["bytes_travel"] - travelled <= 40, f"{windows}")
                 if norm == 0:
                     continue
-                check(told[0] <= 50 and told[-1] == windows[-1]["t"] and windows[-1]["next"] == (1 if name == "bsp" else .05),
+                check(told[0] <= 50 and told[-1] == windows[-1]["t"] and windows[-1]["next"] == (1 if name == "bsp" else .02),
                       f"{told}: {windows}")
                 holds(scout("explain", path, "--at", told[0]), "batch normalization", "No theta mends that; group normalization does")
     box.stop()
