@@ -535,7 +535,7 @@ static void scout_say_why(const struct scout *s, const struct plus_verdict *v, s
 			p->reach.pull);
 		break;
 	case PLUS_DRIFTED:
-		snprintf(to, room, "%s: data have drifted, and it measures anew", scout_left[v->drifts]);
+		snprintf(to, room, "%s: data may have drifted, and it measures anew", scout_left[v->drifts]);
 		break;
 	case PLUS_OTHERS:
 		snprintf(to, room,
