@@ -162,22 +162,27 @@ def test_few(box):
         phub.Site(worker, scout=dict(thetas=[1], policy="scout+", tries=9), evaluate=lambda weights, draw, samples: (1, 1, 1.0))
 
 
-def unlike_racks(rank, box):
-    weights, across = torch.zeros(8), phub.connect(box.url("unlike-racks"), rank=rank, world=2)
-    with phub.connect(box.url(f"unlike-rack{rank}"), rank=0, world=1, here=True) as rack:
-        inner = phub.Site(rack, momentum=0.5 * rank)
+def unlike_racks(rank, box, name, momentum, frozen, *said):
+    weights, across = torch.zeros(8), phub.connect(box.url(f"unlike-{name}"), rank=rank, world=2)
+    with phub.connect(box.url(f"unlike-{name}{rank}"), rank=0, world=1, here=True) as rack:
+        inner = phub.Site(rack, momentum=momentum * rank)
         inner.tensor("w", weights.data_ptr(), 8)
+        values = torch.full((3,), frozen * rank, dtype=torch.float16)
+        inner.frozen("f", values.data_ptr(), 6)
         inner.start()
         site = phub.Site(across, within=inner)
-        with raises(phub.Error, "momentum of sites differs", "rank 0 says 0", "rank 1 says 0.5"):
+        with raises(phub.Error, "its tensors are those of the site within it; leave 'f' away"):
+            site.frozen("f", values.data_ptr(), 6)
+        with raises(phub.Error, *said):
             site.start()
         for opened in (site, across, inner):
             opened.close()
 
 
 def test_unlike_racks(box):
-    """The optimizer is that of the sites within, and alike in all racks."""
-    workers(2, unlike_racks, box)
+    """The optimizer, and what is frozen, is that of the sites within, and alike in all racks."""
+    workers(2, unlike_racks, box, "optimizer", 0.5, 0, "momentum of sites differs", "rank 0 says 0", "rank 1 says 0.5")
+    workers(2, unlike_racks, box, "frozen", 0, 1, "frozen weights of sites differs", "rank 0 says 1 (", "rank 1 says 1 (")
 
 
 if __name__ == "__main__":
