@@ -19,7 +19,7 @@ extern "C" {
  * Hsieh et al., ICML'20). Only models, gradients and aggregates leave a site.
  *
  *      phub_connect -> phub_site_open -> phub_site_tensor ... -> phub_site_start
- *           -> { phub_site_step } -> phub_leave -> phub_site_close -> phub_close
+ *           -> { phub_site_step } -> phub_site_finish -> phub_leave -> phub_site_close -> phub_close
  *
  * The job is the site's alone: in BSP, without quorum, of sums and no optimizer (but see PHUB_OUTER_BOX); its keys are
  * made here, and no other call on the phub_t begins rounds. All sites say the same of the algorithm and what it goes
@@ -266,7 +266,7 @@ typedef struct phub_site phub_site_t;
  *
  *      phub_connect (options.here) -> phub_site_open -> phub_site_tensor ... -> phub_site_start      within
  *      phub_connect -> phub_site_open (options.within) -> phub_site_start                            around it
- *           -> { phub_site_step of the one around }
+ *           -> { phub_site_step of the one around } -> phub_site_finish of the one around
  *           -> phub_leave both -> phub_site_close, the one around first -> phub_close
  *
  * Ranks and world are each job's own. A step of the one around is a step of the one within, with its exchange, then,
@@ -375,6 +375,21 @@ PHUB_API int phub_site_start(phub_site_t *site, int timeout_ms);
 PHUB_API int phub_site_step(phub_site_t *site, const float *const *gradients, double rate, int timeout_ms);
 PHUB_API int phub_site_wait(phub_site_t *site, int timeout_ms);
 
+/*
+ * Collective, at all sites after the same step: training ends with one model. Until then each has its own, which is up
+ * to theta steps away from the others'. What is left to say is said now, whatever theta: LOCAL makes of the steps since
+ * the last exchange what an exchange makes of them, the mean or the outer optimizer's step; GAIA and DGC say all that
+ * was kept back; and of what is not trained all take the mean. When it is over the weights of all sites are the same,
+ * to the bit. With a site within, so are those of all racks: call it on the one around.
+ *
+ * It costs an exchange, of GAIA also the weights of one site once more; and nothing of BSP where all is trained, and of
+ * LOCAL just after an exchange. That is counted in phub_site_state and in the log's end. Training may go on after it.
+ * Returns as phub_site_step(), and phub_site_wait() and phub_site_resume() go on with it. A site that is lost meanwhile
+ * is as one that is lost in any exchange: the others have the same weights, and its part may be missing. -EBADMSG: a
+ * site, which is named, made a step instead; then the weights differ.
+ */
+PHUB_API int phub_site_finish(phub_site_t *site, int timeout_ms);
+
 /* What the mini-batch of the last or the next step lost as it was trained: `loss`, the sum over its `samples`. Without
  * it PHUB_SCOUT_PLUS tries no model, and does not see what no theta mends. A window of fewer samples than
  * PHUB_SITE_SAMPLES_LEAST says nothing of them, and the next one has them too. -EINVAL: NULL. */
@@ -434,7 +449,11 @@ PHUB_API int phub_site_set_samples(phub_site_t *site, uint64_t samples);
 /* From the next step on, at all sites after the same one. -EINVAL: not this algorithm's, or a scout sets it; -EBUSY. */
 PHUB_API int phub_site_set_theta(phub_site_t *site, double theta);
 
-/* Before the last step of a site that leaves: its exchange says all that is left to say, where it is due. -EBUSY. */
+/*
+ * Before the last step of a site that leaves while others go on, to end them all there is phub_site_finish(): with that
+ * step GAIA and DGC say all that they have kept back. LOCAL keeps nothing back when an exchange is due, and where none
+ * is nobody would hear it: it does nothing there, and a site leaves after an exchange. -EBUSY as phub_site_step().
+ */
 PHUB_API int phub_site_flush(phub_site_t *site);
 
 struct phub_site_state {

@@ -33,7 +33,8 @@ static void bsp_accept(struct site *site, unsigned t, const float *sum)
 	float *v = site->velocity + site->offset[t], *w = site->tensors[t].weights;
 	float m = (float)site->config.momentum, decay = (float)site->config.weight_decay, rate = (float)site->rate;
 
-	for (uint32_t i = 0; i < site->tensors[t].elements; i++) {
+	/* Nothing is left to say between two steps. */
+	for (uint32_t i = 0; i < site->tensors[t].elements && !site->extra; i++) {
 		v[i] = m * v[i] + (sum[i] + decay * w[i]);
 		w[i] -= rate * v[i];
 	}

@@ -11,6 +11,7 @@
 
 #include "client/api.h"
 #include "client/handle.h"
+#include "client/scout/mean.h"
 #include "client/scout/square.h"
 #include "phub/base/clock.h"
 
@@ -94,7 +95,12 @@ void course_fini(struct phub_site *s)
 
 uint32_t course_slots(const struct phub_site *s)
 {
-	return slots_floats(s->world, s->scouted ? s->config.tensor_count : 0);
+	return slots_floats(s->world, course_tells(s) ? s->config.tensor_count : 0);
+}
+
+bool course_tells(const struct phub_site *s)
+{
+	return s->scouted || mean_bytes(&s->site) > 0;
 }
 
 unsigned course_key_flags(const struct phub_site *s)
@@ -224,24 +230,58 @@ static int course_exchange_begin(struct phub_site *s)
 	return rc;
 }
 
+/* Who takes part in this exchange by a step, as 1 + its rank; 0: nobody. */
+static uint32_t course_lags(const struct phub_site *s)
+{
+	for (uint32_t rank = 0; rank < s->world && s->slots_key >= 0; rank++) {
+		struct slot slot;
+
+		slots_get(s->slots_in, rank, &slot);
+		if (slot.flags & SLOT_HERE && !(slot.flags & (SLOT_HELLO | SLOT_FINISH)))
+			return rank + 1;
+	}
+	return 0;
+}
+
+/* All have said all. */
+static void course_finished(struct phub_site *s)
+{
+	for (unsigned t = 0; t < s->config.tensor_count && s->means; t++)
+		if (!site_exchanges(&s->site, t))
+			mean_tensor(&s->site, t, course_at(s, s->sums, t), slots_get_said(s->slots_in, s->world, t),
+				s->tensors[t].weights);
+	if (s->config.algorithm == SITE_GAIA)
+		course_sync_even(s);
+}
+
 static void course_exchange_land(struct phub_site *s)
 {
+	const bool finishes = s->finishes;
+
+	s->lags = finishes ? course_lags(s) : 0;
+	if (finishes && s->lags == 0)
+		site_extra(&s->site);
 	for (unsigned t = 0; t < s->config.tensor_count; t++)
 		if (site_exchanges(&s->site, t))
 			site_accept(&s->site, t, course_at(s, s->sums, t));
 	s->exchanges++;
-	s->offered = s->pending = false;
+	s->offered = s->pending = s->finishes = false;
 	unsound_land(s);
 	if (s->at_box)
 		return;
 	sent_hear(s);
 	if (s->scouted)
 		window_hear(s);
+	if (s->window.shows || s->means)
+		window_shown(s);
 	if (s->window.shows)
 		window_see(s);
 	if (s->window.open)
 		window_land(s);
 	course_count(s);
+	if (finishes && s->lags == 0)
+		course_finished(s);
+	s->means = false;
 }
 
 void course_withdraw(struct phub_site *s)
@@ -274,7 +314,8 @@ static unsigned course_flags(const struct phub_site *s, enum course_kind kind)
 
 	return SLOT_HERE | (kind == COURSE_HELLO ? SLOT_HELLO : 0) | (has ? SLOT_HAS : 0) |
 	       (s->restored ? SLOT_LOADED : 0) | (s->pending && kind != COURSE_EXCHANGE ? SLOT_PENDING : 0) |
-	       (s->pending && s->window.open && kind != COURSE_EXCHANGE ? SLOT_WINDOW : 0) | course_log_flags(s);
+	       (s->pending && s->window.open && kind != COURSE_EXCHANGE ? SLOT_WINDOW : 0) |
+	       (s->finishes && kind == COURSE_EXCHANGE ? SLOT_FINISH : 0) | course_log_flags(s);
 }
 
 static int course_begin(struct phub_site *s, enum course_kind kind)
@@ -308,7 +349,7 @@ static int course_begin(struct phub_site *s, enum course_kind kind)
 	if (kind == COURSE_EXCHANGE)
 		sent_put(s, &own);
 	slots_put(s->slots_out, s->rank, &own);
-	for (unsigned t = 0; t < s->config.tensor_count && kind == COURSE_EXCHANGE && s->scouted; t++)
+	for (unsigned t = 0; t < s->config.tensor_count && kind == COURSE_EXCHANGE && course_tells(s); t++)
 		slots_put_said(s->slots_out, s->world, t, s->align.offered[t]);
 	if (kind == COURSE_EXCHANGE && s->window.open)
 		window_put(s);
@@ -413,6 +454,20 @@ void course_step(struct phub_site *s)
 	unsound_due(s);
 }
 
+void course_finish(struct phub_site *s)
+{
+	const bool shows = mean_bytes(&s->site) > 0;
+
+	if (s->config.algorithm == SITE_LOCAL ? s->site.since == 0 && !s->within
+					      : s->config.algorithm == SITE_BSP && !shows)
+		return;
+	if (s->config.algorithm != SITE_LOCAL)
+		site_flush(&s->site);
+	s->pending = s->finishes = true;
+	s->means = shows;
+	unsound_due(s);
+}
+
 int course_start(struct phub_site *s)
 {
 	int64_t round = phub_round(s->phub, s->at_box ? 0 : s->slots_key);
@@ -428,5 +483,5 @@ void course_resumed(struct phub_site *s)
 {
 	s->stale = false;
 	s->hello = true;
-	s->sync.takes = s->sync.due = false;
+	s->sync.takes = s->sync.due = s->evens = false;
 }

@@ -104,8 +104,6 @@ struct site_log {
 	bool scored;                   /* since the last window */
 	uint64_t began_ns, stepped_ns; /* phub_site_start() was over, and the last step; 0: none */
 	double seconds_before;         /* of the run, up to the state that it has loaded */
-	unsigned bare;                 /* sites that began with no state beside those with one; */
-	uint32_t bare_rank;            /* the first */
 };
 
 /* How all come to the same weights (course_sync.c). */
@@ -155,6 +153,7 @@ struct phub_site {
 	float *common;            /* all tensors: what the sites within have in common. NULL: none is within */
 	bool owes;                /* the step that the one within has made, at this rate: */
 	double rate;
+	bool owes_finish;           /* what course_finish() has begun there */
 	int slots_key;              /* -1: none */
 	bool named, started, begun; /* all keys; phub_start() is done; phub_site_start() is */
 	bool restored;              /* it has loaded its state, and the others have not heard of it */
@@ -183,7 +182,12 @@ struct phub_site {
 	bool has;                /* weights that others may begin with */
 	struct site_sync sync;
 	bool pending; /* an exchange is due */
-	bool offered; /* and all of it was, with no sum yet; so many bytes: */
+	/* course_finish(): */
+	bool finishes; /* that exchange is its; */
+	bool means;    /* and has what is not exchanged otherwise, of which all take the mean; */
+	bool evens;    /* the sync that is due is its, */
+	uint32_t lags; /* 1 + the rank of one who took part by a step; 0: nobody has */
+	bool offered;  /* and all of it was, with no sum yet; so many bytes: */
 	uint64_t offered_bytes;
 	struct site_present present;
 	struct window window;
@@ -212,6 +216,14 @@ int course_start(struct phub_site *s);
 
 /* A step was made: is an exchange due, and does it end a window? */
 void course_step(struct phub_site *s);
+
+/*
+ * At rest, at all sites after the same step: all that is left to say is due now, where there is any, and what is not
+ * exchanged otherwise (running statistics). When it rests again all sites have the same weights, to the bit: of Gaia
+ * those of one, which a sync brings the others, as they differ by roundings. So it is where all others call it, too;
+ * else it is an exchange like theirs, and `lags` says who did not.
+ */
+void course_finish(struct phub_site *s);
 
 /* What the next round is; COURSE_REST: there is none. */
 enum course_kind course_next(const struct phub_site *s);
@@ -242,6 +254,8 @@ void course_sync_land(struct phub_site *s);
 int course_sync_goes_on(struct phub_site *s);
 /* Somebody has said hello in the round that has landed. */
 void course_summon(struct phub_site *s);
+/* The exchange of course_finish() has landed, of Gaia: the weights of the first site that has some are all others'. */
+void course_sync_even(struct phub_site *s);
 int course_fetch_begin(struct phub_site *s);
 int course_fetch_land(struct phub_site *s);
 
@@ -263,7 +277,8 @@ void window_hear(struct phub_site *s);
  * The loss goes with the next window's report, so that windows of one exchange know none. */
 bool window_shows(const struct phub_site *s);
 void window_show(struct phub_site *s, unsigned t);
-/* That exchange has landed: tries it. */
+/* That exchange has landed: counts what was shown; tries it. */
+void window_shown(struct phub_site *s);
 void window_see(struct phub_site *s);
 /* The report has landed, here or at the others: what it said of training is not said again. */
 void window_said(struct phub_site *s);
@@ -303,6 +318,8 @@ void course_log_warning(struct phub_site *s, uint32_t rank, const char *tensor, 
 
 /* Floats of the slots' key. */
 uint32_t course_slots(const struct phub_site *s);
+/* Do they have one for each tensor? Where there is a scout, and where tensors are not exchanged. */
+bool course_tells(const struct phub_site *s);
 
 /* Is the scout's policy scout+? Then no model travels: the sums of exchanges tell. */
 bool course_plus(const struct phub_site *s);

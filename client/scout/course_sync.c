@@ -50,8 +50,11 @@ static uint32_t sync_check(const struct phub_site *s, const float *values, size_
 
 static void sync_news(const struct phub_site *s)
 {
-	struct slots_news news = {
-		.theta = s->site.config.theta, .window = s->window.began, .run = s->log.run, .since = s->site.since};
+	struct slots_news news = {.theta = s->site.config.theta,
+		.window = s->window.began,
+		.run = s->log.run,
+		.since = s->site.since,
+		.rate = s->site.rate};
 
 	if (s->scouted)
 		scout_save(&s->scout, news.scout);
@@ -126,7 +129,6 @@ struct sync_loaded {
 	struct slot first;
 	uint32_t rank;
 	unsigned loaded, bare;
-	uint32_t bare_rank; /* the first of these */
 };
 
 static bool sync_count(const struct phub_site *s, struct sync_loaded *all)
@@ -138,8 +140,7 @@ static bool sync_count(const struct phub_site *s, struct sync_loaded *all)
 		slots_get(s->slots_in, rank, &slot);
 		if (slot.flags & SLOT_HAS && !(slot.flags & SLOT_LOADED))
 			return false;
-		if (slot.flags && !(slot.flags & SLOT_LOADED) && all->bare++ == 0)
-			all->bare_rank = rank;
+		all->bare += slot.flags && !(slot.flags & SLOT_LOADED);
 		if (!(slot.flags & SLOT_LOADED))
 			continue;
 		if (all->loaded++ > 0)
@@ -194,8 +195,6 @@ int course_sync_goes_on(struct phub_site *s)
 		s->goes_on = true;
 		s->log.since = all.first.steps;
 	}
-	s->log.bare = all.bare;
-	s->log.bare_rank = all.bare_rank;
 	s->sync.due = all.bare > 0;
 	s->sync.root = all.rank;
 	return 1;
@@ -210,7 +209,7 @@ static void sync_settle(struct phub_site *s, const struct slot *root)
 		if (site_exchanges(&s->site, t))
 			site_accept(&s->site, t, course_at(s, s->offers, t));
 	if (root->exchanges > s->exchanges) {
-		s->offered = s->pending = s->window.open = s->window.shows = false;
+		s->offered = s->pending = s->finishes = s->window.open = s->window.shows = false;
 		window_said(s);
 	}
 	course_withdraw(s);
@@ -218,17 +217,20 @@ static void sync_settle(struct phub_site *s, const struct slot *root)
 
 static void sync_take_weights(struct phub_site *s, const struct slot *root)
 {
+	const bool means = s->means && root->exchanges > s->exchanges; /* all have them of all tensors */
+
 	if (!s->has || root->exchanges > s->exchanges)
 		s->window.midway.kept = false; /* it was of weights, or an interval, that are no more */
 	sync_settle(s, root);
 	for (unsigned t = 0; t < s->config.tensor_count; t++) {
 		const float *common = course_at(s, s->sums, t);
 
-		if (!s->has)
+		if (!s->has || (means && !site_exchanges(&s->site, t)))
 			memcpy(s->tensors[t].weights, common, s->tensors[t].elements * sizeof(*common));
 		else if (site_exchanges(&s->site, t))
 			site_rebase(&s->site, t, common);
 	}
+	s->means &= !means;
 	if (!s->has)
 		site_join(&s->site, root->steps);
 	else if (s->restored) /* what it has not said it goes on to have to say */
@@ -254,8 +256,10 @@ static bool sync_take_news(struct phub_site *s, const struct slots_news *news)
 	if (site_set_theta(&s->site, news->theta) < 0)
 		return false;
 	s->window.began = news->window;
-	if (!s->has || s->restored) /* it exchanges when the others do */
+	if (!s->has || s->restored) { /* it exchanges when the others do */
 		s->site.since = news->since;
+		s->site.rate = news->rate;
+	}
 	s->log.run = news->run;
 	return !s->scouted || scout_load(&s->scout, news->scout, sizeof(news->scout), &e) == 0;
 }
@@ -305,6 +309,23 @@ static void sync_take(struct phub_site *s)
 	memcpy(sync_array(s, s->sync.stage), s->sums, s->site.elements * sizeof(float));
 }
 
+/* The sender's bytes, and the mean of sites, where the log has that. */
+static void sync_count_even(struct phub_site *s)
+{
+	const uint64_t bytes = s->site.elements * SITE_VALUE_BYTES, own = s->sync.root == s->rank ? bytes : 0;
+	const double mean = (double)bytes / (s->present.count ? s->present.count : 1);
+
+	s->evens = false;
+	s->site.counts.bytes_paper += own;
+	s->site.counts.values += own / SITE_VALUE_BYTES;
+	if (s->windows == 0) {
+		s->sent.exchanges += mean - (double)own;
+	} else { /* theta is not to blame */
+		s->window.told += own;
+		s->log.bytes += mean;
+	}
+}
+
 void course_sync_land(struct phub_site *s)
 {
 	if (s->sync.takes)
@@ -314,6 +335,8 @@ void course_sync_land(struct phub_site *s)
 		return;
 	s->sync.due = false;
 	course_count(s);
+	if (s->evens)
+		sync_count_even(s);
 	if (s->pending && s->window.open) /* those who are there now have other hosts */
 		window_begin(s);
 	if (!s->sync.takes)
@@ -342,6 +365,19 @@ void course_summon(struct phub_site *s)
 			best = slot;
 			s->sync.root = rank;
 		}
+	}
+}
+
+void course_sync_even(struct phub_site *s)
+{
+	for (unsigned i = s->present.count; i-- > 0;) {
+		struct slot slot;
+
+		slots_get(s->slots_in, s->present.ranks[i], &slot);
+		if (!(slot.flags & SLOT_HAS))
+			continue;
+		s->sync = (struct site_sync){.due = true, .takes = true, .root = s->present.ranks[i]};
+		s->evens = true;
 	}
 }
 

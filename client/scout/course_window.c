@@ -252,7 +252,7 @@ void window_show(struct phub_site *s, unsigned t)
 {
 	float *out = course_at(s, s->offers, t);
 
-	if (s->window.shows) {
+	if (s->window.shows || s->means) {
 		s->align.offered[t] = mean_show(&s->site, t, out);
 		return;
 	}
@@ -262,13 +262,17 @@ void window_show(struct phub_site *s, unsigned t)
 }
 
 /* The bytes of who has samples; where nobody has, of all. */
-void window_see(struct phub_site *s)
+void window_shown(struct phub_site *s)
 {
 	const uint64_t bytes = mean_bytes(&s->site);
 	const unsigned ring = window_ring(s);
 
 	s->bytes_travel += s->site.config.share > 0 ? bytes : 0;
 	s->window.shown += (double)bytes * (ring > 0 ? ring : s->present.count) / s->present.count;
+}
+
+void window_see(struct phub_site *s)
+{
 	s->window.shows = false;
 	window_level(s);
 }

@@ -121,7 +121,7 @@ static uint32_t dgc_offer(struct site *site, unsigned t, float *out)
 static void dgc_accept(struct site *site, unsigned t, const float *sum)
 {
 	float *w = site->tensors[t].weights;
-	float rate = (float)site->rate, decay = (float)site->config.weight_decay;
+	float rate = (float)site->rate, decay = site->extra ? 0 : (float)site->config.weight_decay;
 
 	for (uint32_t i = 0; i < site->tensors[t].elements; i++)
 		w[i] -= rate * (sum[i] + decay * w[i]);

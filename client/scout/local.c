@@ -59,7 +59,8 @@ static void local_accept(struct site *site, unsigned t, const float *sum)
 	if (local_at_box(site, t))
 		memcpy(a, sum, elements * sizeof(*a));
 	else
-		outer_step(site->tensors[t].trained ? &site->config.outer : &average, a, sum, state, elements);
+		outer_step(site->tensors[t].trained && !site->extra ? &site->config.outer : &average, a, sum, state,
+			elements);
 	memcpy(site->tensors[t].weights, a, elements * sizeof(*a));
 }
 

@@ -244,7 +244,7 @@ int site_accept(struct site *site, unsigned t, const float *sum)
 	memset(site->phase, PHASE_IDLE, site->config.tensor_count);
 	site->accepted = 0;
 	site->since = 0;
-	site->flushing = false;
+	site->flushing = site->extra = false;
 	site->counts.exchanges++;
 	return 0;
 }
@@ -290,6 +290,11 @@ int site_flush(struct site *site)
 		return -EBUSY;
 	site->flushing = true;
 	return 0;
+}
+
+void site_extra(struct site *site)
+{
+	site->extra = site->since == 0;
 }
 
 int site_join(struct site *site, uint64_t steps)

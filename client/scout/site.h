@@ -124,6 +124,7 @@ struct site {
 	uint64_t since;     /* steps since the last exchange ended */
 	double rate;        /* of the last step */
 	bool flushing;
+	bool extra; /* site_extra() */
 	void *block;
 };
 
@@ -186,6 +187,12 @@ const char *site_thetas(enum site_algorithm algorithm);
 
 /* An exchange is due, and says all of the residual. 0; -EBUSY as site_step(). */
 int site_flush(struct site *site);
+
+/*
+ * Before the first accept of an exchange, at all sites alike: where there was no step since the last one the sum moves
+ * the weights, and no optimizer makes a step of it: BSP's momentum, weight decay, an outer one.
+ */
+void site_extra(struct site *site);
 
 /*
  * Begins anew with the weights as they are in the tensors, at step `steps` of the run: residual and momentum are 0.

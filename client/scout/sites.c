@@ -57,7 +57,7 @@ static int sites_rests(const phub_site_t *s)
 		return sites_refuse(s);
 	if (!s->started)
 		return err_set(api_last_error(), -EINVAL, "%s: phub_site_start() has not been completed", sites_who(s));
-	if (s->flight != COURSE_REST || course_next(s) != COURSE_REST || s->owes)
+	if (s->flight != COURSE_REST || course_next(s) != COURSE_REST || s->owes || s->owes_finish)
 		return err_set(
 			api_last_error(), -EBUSY, "%s: an exchange is on its way; call phub_site_wait()", sites_who(s));
 	return 0;
@@ -357,20 +357,6 @@ static int sites_run(phub_site_t *s, bool settles, uint64_t deadline_ns)
 	return rc;
 }
 
-/* phub_start() has failed: what the box says of options is all that it knows of them, and here is what to do. */
-static int sites_advise(int rc)
-{
-	static const char *const known[][2] = {
-		{" so far of sites differs", "all load what they saved after the same step, or none does"},
-		{"frozen weights of sites differs", "what is frozen is the same at all sites to begin with"}};
-	const struct err said = *api_last_error();
-
-	for (unsigned i = 0; rc == -EBADMSG && i < sizeof(known) / sizeof(known[0]); i++)
-		if (strstr(said.text, known[i][0]))
-			return err_set(api_last_error(), rc, "%.400s; %s", said.text, known[i][1]);
-	return rc;
-}
-
 /* Sites in sites begin together: who comes later would wait for its rack, and the rack's others for it. */
 static int sites_begin(phub_site_t *s)
 {
@@ -404,7 +390,7 @@ int phub_site_start(phub_site_t *s, int timeout_ms)
 		rc = sites_name(s);
 	if (rc == 0 && !s->started) {
 		sites_say(s); /* what it has loaded, too */
-		rc = sites_advise(phub_start(s->phub, sites_left_ms(s, deadline_ns)));
+		rc = phub_start(s->phub, sites_left_ms(s, deadline_ns));
 		if (rc == 0)
 			rc = sites_begin(s);
 		s->started = rc == 0;
@@ -431,6 +417,23 @@ static int sites_move(phub_site_t *s, const float *const *gradients, double rate
 	return 0;
 }
 
+/* Of what all were to do by phub_site_finish(): have they? */
+static int sites_finished(phub_site_t *s)
+{
+	for (phub_site_t *at = s; at; at = at->within) {
+		const uint32_t lags = at->lags;
+
+		at->lags = 0;
+		if (lags > 0)
+			return err_set(api_last_error(), -EBADMSG,
+				"%s: this site finishes after step %" PRIu64 ", and rank %" PRIu32
+				" goes on: all call phub_site_finish() after the same step. What it had left to say "
+				"it has said, and the weights of sites differ",
+				sites_who(at), at->site.counts.steps, lags - 1);
+	}
+	return 0;
+}
+
 /* What is on its way; of sites in sites first that of the one within, then the step of the one around it; before that
  * both come to the weights that all have, where they were lost. */
 static int sites_go_on(phub_site_t *s, uint64_t deadline_ns)
@@ -445,23 +448,34 @@ static int sites_go_on(phub_site_t *s, uint64_t deadline_ns)
 		s->owes = false;
 		rc = sites_move(s, NULL, s->rate);
 	}
+	if (rc == 0 && s->owes_finish) {
+		s->owes_finish = false;
+		course_finish(s);
+	}
 	rc = rc == 0 ? sites_run(s, false, deadline_ns) : rc;
 	if (rc == 0)
 		sites_begun(s);
 	if (rc == 0)
 		s->log.stepped_ns = s->phub->env.now(s->phub->env.ctx);
+	return rc == 0 ? sites_finished(s) : rc;
+}
+
+/* 0: it rests, and no site around it steps. */
+static int sites_rests_alone(const phub_site_t *s, const char *call)
+{
+	const int rc = sites_rests(s);
+
+	if (rc == 0 && s->around)
+		return err_set(api_last_error(), -EBUSY, "%s: the site around it steps (%s); call %s() of that one",
+			sites_who(s), sites_who(s->around), call);
 	return rc;
 }
 
 int phub_site_step(phub_site_t *s, const float *const *gradients, double rate, int timeout_ms)
 {
 	uint64_t deadline_ns;
-	int rc = sites_rests(s);
+	int rc = sites_rests_alone(s, "phub_site_step");
 
-	if (rc == 0 && s->around)
-		rc = err_set(api_last_error(), -EBUSY,
-			"%s: the site around it steps (%s); call phub_site_step() of that one", sites_who(s),
-			sites_who(s->around));
 	if (rc == 0)
 		rc = sites_deadline(s, timeout_ms, &deadline_ns);
 	if (rc == 0)
@@ -470,6 +484,20 @@ int phub_site_step(phub_site_t *s, const float *const *gradients, double rate, i
 		return rc;
 	s->owes = s->within;
 	s->rate = rate;
+	return sites_go_on(s, deadline_ns);
+}
+
+int phub_site_finish(phub_site_t *s, int timeout_ms)
+{
+	uint64_t deadline_ns;
+	int rc = sites_rests_alone(s, "phub_site_finish");
+
+	if (rc == 0)
+		rc = sites_deadline(s, timeout_ms, &deadline_ns);
+	if (rc < 0)
+		return rc;
+	course_finish(s->within ? s->within : s);
+	s->owes_finish = s->within;
 	return sites_go_on(s, deadline_ns);
 }
 

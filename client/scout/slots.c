@@ -40,7 +40,8 @@ void slots_put_news(float *slots, uint32_t world, const struct slots_news *news)
 	scout_word_pack(news->window, at + SCOUT_WORD_FLOATS);
 	scout_word_pack(news->run, at + (size_t)2 * SCOUT_WORD_FLOATS);
 	scout_word_pack(news->since, at + (size_t)3 * SCOUT_WORD_FLOATS);
-	scout_bytes_pack(news->scout, sizeof(news->scout), at + (size_t)4 * SCOUT_WORD_FLOATS);
+	scout_word_pack(scout_word_of(news->rate), at + (size_t)4 * SCOUT_WORD_FLOATS);
+	scout_bytes_pack(news->scout, sizeof(news->scout), at + (size_t)5 * SCOUT_WORD_FLOATS);
 }
 
 void slots_put_said(float *slots, uint32_t world, uint32_t tensor, double said)
@@ -74,14 +75,16 @@ void slots_get_report(const float *slots, uint32_t rank, struct scout_report *re
 bool slots_get_news(const float *slots, uint32_t world, struct slots_news *news)
 {
 	const float *at = slots_of(slots, world);
-	uint64_t theta;
+	uint64_t theta, rate;
 	bool good = scout_word_unpack(at, &theta);
 
 	good = scout_word_unpack(at + SCOUT_WORD_FLOATS, &news->window) && good;
 	good = scout_word_unpack(at + (size_t)2 * SCOUT_WORD_FLOATS, &news->run) && good;
 	good = scout_word_unpack(at + (size_t)3 * SCOUT_WORD_FLOATS, &news->since) && good;
+	good = scout_word_unpack(at + (size_t)4 * SCOUT_WORD_FLOATS, &rate) && good;
 	news->theta = scout_word_double(theta);
-	return scout_bytes_unpack(at + (size_t)4 * SCOUT_WORD_FLOATS, sizeof(news->scout), news->scout) && good;
+	news->rate = scout_word_double(rate);
+	return scout_bytes_unpack(at + (size_t)5 * SCOUT_WORD_FLOATS, sizeof(news->scout), news->scout) && good;
 }
 
 double slots_get_said(const float *slots, uint32_t world, uint32_t tensor)

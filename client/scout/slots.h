@@ -23,7 +23,8 @@ enum slot_flag {
 	SLOT_LOG = 32,     /* it knows a file for the decision log; */
 	SLOT_WRITES = 64,  /* and writes it */
 	SLOT_LOADED = 128, /* it has loaded a state that was saved, and has not begun */
-	SLOT_FLAGS = 255,
+	SLOT_FINISH = 256, /* no step asks it for this exchange, but phub_site_finish() */
+	SLOT_FLAGS = 511,
 };
 
 struct slot {
@@ -43,14 +44,15 @@ struct slots_news {
 	uint64_t window; /* the step that it began after */
 	uint64_t run;    /* what names the run in its log */
 	uint64_t since;  /* steps since the last exchange: states are saved in the middle of an interval, too */
+	double rate;     /* of the last step: who comes may be in an exchange before it has made one */
 	uint8_t scout[SCOUT_SAVED_BYTES];
 };
 
 #define SLOT_WORDS  11u
 #define SLOT_FLOATS ((uint32_t)(1 + SLOT_WORDS * SCOUT_WORD_FLOATS + SCOUT_REPORT_FLOATS))
-#define NEWS_FLOATS ((uint32_t)(4 * SCOUT_WORD_FLOATS + SCOUT_BYTES_FLOATS(SCOUT_SAVED_BYTES)))
+#define NEWS_FLOATS ((uint32_t)(5 * SCOUT_WORD_FLOATS + SCOUT_BYTES_FLOATS(SCOUT_SAVED_BYTES)))
 
-/* Of a job with a scout `tensors` are all of the site, else 0. */
+/* `tensors` are all of the site where course_tells(), else 0. */
 static inline uint32_t slots_floats(uint32_t world, uint32_t tensors)
 {
 	return world * SLOT_FLOATS + NEWS_FLOATS + tensors;

@@ -26,7 +26,7 @@ struct racked {
 	struct phub_scout_options scout;
 	double thetas[8];
 	unsigned steps, workers; /* in a rack; all racks have as many */
-	unsigned hold, lazy_ms, no_thread, theta_at, die_at, pause_ms;
+	unsigned hold, finish, lazy_ms, no_thread, theta_at, die_at, pause_ms;
 	double theta_then, rack_then;
 };
 
@@ -115,6 +115,10 @@ static int plain_run(const struct racked *run)
 				plain_across(&p, racks, run->workers);
 				since = 0;
 			}
+		}
+		if (run->finish) {
+			plain_in_racks(&p, racks, run->workers);
+			plain_across(&p, racks, run->workers);
 		}
 		for (unsigned k = 0; k < world; k++)
 			out[k][i] = (float)p.w[k];
@@ -234,6 +238,9 @@ static int run_at(struct racked *run, const char *rack_url, const char *url)
 		return fprintf(stderr, "%s\n", phub_error()), 1;
 	told(run, within, around, "start", 0);
 	rc = train(run, within, around);
+	if (rc == 0 && run->finish)
+		rc = patiently(run, within, around,
+			phub_site_finish(around, run->lazy_ms ? (int)run->lazy_ms : PHUB_TIMEOUT_DEFAULT));
 	told(run, within, around, run->hold ? "trained" : "end", rc);
 	if (run->hold)
 		words_nap(60000);
@@ -256,9 +263,10 @@ static bool take_number(struct racked *run, const char *name, const char *value)
 		const char *name;
 		unsigned *to;
 	} fields[] = {{"steps", &run->steps}, {"workers", &run->workers}, {"hold", &run->hold},
-		{"lazy_ms", &run->lazy_ms}, {"no_thread", &run->no_thread}, {"theta_at", &run->theta_at},
-		{"die_at", &run->die_at}, {"period", &run->scout.period}, {"pause_ms", &run->pause_ms},
-		{"resume_ms", &run->job.resume_ms}, {"rack_resume_ms", &run->rack_job.resume_ms}};
+		{"finish", &run->finish}, {"lazy_ms", &run->lazy_ms}, {"no_thread", &run->no_thread},
+		{"theta_at", &run->theta_at}, {"die_at", &run->die_at}, {"period", &run->scout.period},
+		{"pause_ms", &run->pause_ms}, {"resume_ms", &run->job.resume_ms},
+		{"rack_resume_ms", &run->rack_job.resume_ms}};
 
 	for (unsigned i = 0; i < sizeof(fields) / sizeof(fields[0]); i++) {
 		if (strcmp(fields[i].name, name) == 0) {

@@ -43,7 +43,7 @@ struct skewed {
 	unsigned nan_at, nans, nan_again;
 	/* Its model does well with its own site's statistics alone, as one with batch normalization does. */
 	unsigned norm;
-	bool flush, verbose;
+	bool flush, finish, verbose;
 	unsigned save_at;
 	const char *save, *load; /* files: the weights, then the site's state */
 };
@@ -611,6 +611,11 @@ static int site_run(const struct skewed *run, const char *url)
 		return fprintf(stderr, "%s\n", phub_error()), 1;
 	told(&p, site, "start", 0);
 	rc = site_train(&p, site);
+	if (rc == 0 && run->finish) {
+		told(&p, site, "finishes", 0);
+		rc = patiently(
+			&p, site, phub_site_finish(site, run->lazy_ms ? (int)run->lazy_ms : PHUB_TIMEOUT_DEFAULT));
+	}
 	if (rc == 0 && run->score_at)
 		rc = phub_site_score(site, &(struct phub_score){400, 360, NAN});
 	told(&p, site, "end", rc);
@@ -716,6 +721,8 @@ static bool take_run(struct skewed *run, const char *name, const char *value)
 		run->theta_then = strtod(value, NULL);
 	else if (strcmp(name, "flush") == 0)
 		run->flush = *value != '0';
+	else if (strcmp(name, "finish") == 0)
+		run->finish = *value != '0';
 	else if (strcmp(name, "verbose") == 0)
 		run->verbose = *value != '0';
 	else if (strcmp(name, "save") == 0)

@@ -124,6 +124,70 @@ def leavers():
     box.stop()
 
 
+def ends_alike(ends, what):
+    check(len({end["hash"] for end in ends}) == 1, f"{what}: weights differ: {[end['hash'] for end in ends]}")
+    return ends
+
+
+NESTEROV = {"algorithm": "local", "outer": "nesterov", "theta": 7}
+FINISHES = {**{name: {"algorithm": name, **more} for name, more in ALGORITHMS.items()}, "nesterov": NESTEROV,
+            "exchanged": {"algorithm": "local", "theta": 10}, "uneven": {"algorithm": "gaia", "theta": .2, "samples": "3,0,5", "weighted": 1},
+            "scout": {"algorithm": "gaia", "policy": "scout+", "thetas": "0,.05,.1,.2", "period": 10}}
+
+
+def finishes():
+    """at the end, at any step, all have one model to the bit, with what is not trained: for an exchange more, or nothing; the log has it"""
+    box = rig.Box()
+    with tempfile.TemporaryDirectory() as folder:
+        for name, options in FINISHES.items():
+            path = pathlib.Path(folder, name)
+            for transport in ("shm", "tcp"):
+                before, after = ([site.end() for site in sites(box, f"{name}-{transport}{finish}", transport=transport, norm=1, steps=50,
+                                                               finish=finish, log=path, **options)] for finish in (0, 1))
+                ends_alike(after, name)
+                more = [sum(end[kind] for end in after) - sum(end[kind] for end in before) for kind in ("bytes", "bytes_travel")]
+                whole = 3 * 4 * 1290
+                shown = 4 * 10 * (2 if name == "uneven" else 3)
+                want = {"bsp": (whole, shown), "dgc": (more[0], shown), "local": (3 * 5200,
+                        0), "nesterov": (3 * 5200, 0), "exchanged": (0, 0)}.get(name, (whole + 5200, shown))
+                check(tuple(more) == want and (name != "dgc" or whole / 2 < more[0] <= whole), f"{name}: {more} bytes more, not {want}")
+                check(after[0]["exchanges"] == before[0]["exchanges"] + (name != "exchanged"), f"{name}: {after[0]} after {before[0]}")
+                end = json.loads(path.read_text().splitlines()[-1])
+                sent = sum(end["bytes"] for end in after) / 3
+                check(abs(end["bytes"] - sent) < 1 or name == "scout", f"{name}: the log has {end}, and sites have sent {sent}")
+    for outer in ("average", "box"):
+        ends = [site.end() for site in sites(box, f"at-{outer}", algorithm="local", theta=7, steps=50, finish=1, outer=outer)]
+        check(len({end["trained"] for end in ends}) == 1 and ends[0]["exchanges"] == 8, f"outer={outer}: {ends}")
+    box.stop()
+
+
+def finishes_in_trouble():
+    """who is lost as all finish, a box that is, and a site that goes on instead, which is named"""
+    address = f"127.0.0.1:{rig.free_port()}"
+    box = rig.Box(listen=address)
+    for name in ("local", "gaia", "dgc"):
+        *ends, lost = sites(box, f"lost-{name}", algorithm=name, lost="shrink", finish=1, steps=lambda rank: 50 + 10 * (rank == 2),
+                            die_at=lambda rank: 50 * (rank == 2), theta=20 if name == "local" else .1)
+        check(lost.wait() == -9, f"{name}: {lost.err.text()}")
+        check([end["sites"] for end in ends_alike([site.end() for site in ends], name)] == [2, 2], f"{name}: {ends}")
+    first, *others = sites(box, "early", algorithm="gaia", theta=.1, lost="shrink", finish=1, steps=lambda rank: 50 + 10 * (rank > 0))
+    check(first.wait() == 1, f"finishes alone: {first.lines('end')}")
+    said = first.lines("end")[0]["error"]
+    check("rank 1 goes on" in said and "after step 50" in said, said)
+    ends_alike([site.end() for site in others], "those who went on")
+    run = {"algorithm": "local", "theta": 100, "steps": 50, "finish": 1, "resume_ms": 20000, "lazy_ms": 100}
+    want = ends_alike([site.end() for site in sites(box, "whole", **run)], "whole")
+    *early, late = sites(box, "resumed", pause_ms=lambda rank: 20 * (rank == 2), **run)
+    for site in early:
+        site.until(lambda line: line["event"] == "finishes")
+    box.kill()
+    box.wait()
+    box = rig.Box(listen=address)
+    ends = ends_alike([site.end() for site in (*early, late)], "resumed")
+    check(ends[0]["hash"] == want[0]["hash"] and any(site.lines("stale") for site in early), f"{ends} after a loss, {want}")
+    box.stop()
+
+
 def scouts():
     """each policy decides at the box as in a loop, over Gaia and local SGD, and models travel"""
     box = rig.Box()
@@ -719,7 +783,7 @@ def refused():
 
 
 if __name__ == "__main__":
-    rig.run([algorithms, outer_optimizers, weights_of_sites, leavers, scouts, pulls, norms, off, wire, log, log_scores, log_bytes, log_full,
+    rig.run([algorithms, outer_optimizers, weights_of_sites, leavers, finishes, finishes_in_trouble, scouts, pulls, norms, off, wire, log, log_scores, log_bytes, log_full,
              alignment, bad_reports, one_bad_site,
              no_numbers, no_numbers_told, lost_sites, lost_sites_in_the_log, log_goes_on, lost_sites_of_scouts, lost_on_the_way, lost_box,
              lost_box_with_trials, example, refused])

@@ -71,6 +71,34 @@ def test_normed(box):
             assert bool(told) == (norm == "batch") and (not told or told[0] <= 60), (algorithm, norm, told)
 
 
+def finishes(rank, box, algorithm, theta):
+    """After a number of steps after which nothing is due all models are one, statistics too, and training may go on."""
+    net, data = deep_net("batch"), two_classes_of(rank)
+    site = phub.torch.Site(net, box.url(f"finishes-{algorithm}"), algorithm=algorithm, theta=theta, rank=rank, world=WORLD)
+    ended, said = [], []
+    for step in range(20):
+        x, y = batch(data, step, 20)
+        net.zero_grad()
+        torch.nn.functional.cross_entropy(net(x), y).backward()
+        site.step(0.05)
+        if step in (9, 19):
+            ended.append(bytes_of(net))
+            site.finish()
+            ended.append(bytes_of(net))
+            said.append(site.state["exchanges"])
+    site.finish(5)  # again is fine
+    site.close()
+    return ended + [bytes_of(net)], said
+
+
+def test_finishes(box):
+    for algorithm, theta, said in (("bsp", 1, [11, 22]), ("gaia", 0.1, [11, 22]), ("local", 7, [2, 4]), ("dgc", 0.05, [11, 22])):
+        ended = workers(WORLD, finishes, box, algorithm, theta)
+        for at in range(5):
+            assert len({models[at] for models, _ in ended}) == (1 if at in (1, 3, 4) else WORLD), (algorithm, at)
+        assert all(counted == said for _, counted in ended), (algorithm, ended[0][1])
+
+
 def frozen_net(rank):
     net = make_net(rank, False)
     net[0].requires_grad_(False)
@@ -186,4 +214,4 @@ def test_unlike_racks(box):
 
 
 if __name__ == "__main__":
-    rig.run([test_normed, test_frozen, test_wanted, test_few, test_unlike_racks], rig.Box())
+    rig.run([test_normed, test_finishes, test_frozen, test_wanted, test_few, test_unlike_racks], rig.Box())

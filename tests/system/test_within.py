@@ -89,6 +89,19 @@ def computed():
         racks.stop()
 
 
+def finished():
+    """at the end, at any step, all of all racks have the same weights, which are those of a plain loop of local SGD"""
+    racks = Racks()
+    for name, more in {"both": {"rack_theta": 3, "theta": 9}, "around": {"rack_theta": 1, "theta": 9},
+                       "within": {"rack_theta": 3, "theta": 10}, "none": {"rack_theta": 1, "theta": 10}}.items():
+        ends = as_plain(racks, name, finish=1, **more)
+        check(len({end["hash"] for end in ends}) == 1, f"{name}: {ends}")
+    for name, theta in (("gaia", .5), ("dgc", .05), ("bsp", 1)):
+        ends = [worker.end() for worker in racks.workers(name, rack_algorithm=name, rack_theta=theta, theta=9, finish=1)]
+        check(len({end["hash"] for end in ends}) == 1, f"{name}: {ends}")
+    racks.stop()
+
+
 def equal():
     """each algorithm inside, and momentum across: all have the same weights after an exchange across, of Gaia but for what is unsaid"""
     racks = Racks()
@@ -293,7 +306,7 @@ def lost_boxes():
     racks.stop()
 
 
-CASES = [computed, equal, uplinks, logged, logged_without_scouts, lost, lost_boxes, late]
+CASES = [computed, finished, equal, uplinks, logged, logged_without_scouts, lost, lost_boxes, late]
 
 if __name__ == "__main__":
     rig.run(CASES, None if RACKED.exists() else f"{RACKED} is not there (make test-programs)")

@@ -434,6 +434,8 @@ static void test_tensors(void **state)
 	assert_int_equal(phub_site_wait(site, 0), -EINVAL);
 	assert_int_equal(phub_site_resume(site, 0), -EINVAL);
 	assert_int_equal(phub_site_flush(site), -EINVAL);
+	assert_int_equal(phub_site_finish(site, 0), -EINVAL);
+	assert_int_equal(phub_site_finish(NULL, 0), -EINVAL);
 	assert_int_equal(phub_site_set_theta(site, 5), -EINVAL);
 	assert_int_equal(phub_site_set_samples(site, 5), -EINVAL);
 	assert_int_equal(phub_site_decision(site, &decision), -ENODATA);

@@ -105,7 +105,8 @@ static void test_slots(void **state)
 {
 	static float sum[WORLD * SLOT_FLOATS + NEWS_FLOATS + TENSORS],
 		part[WORLD * SLOT_FLOATS + NEWS_FLOATS + TENSORS];
-	struct slots_news news = {.theta = 0.1, .window = 500, .run = UINT64_C(1) << 52, .since = 77}, heard;
+	struct slots_news news = {.theta = 0.1, .window = 500, .run = UINT64_C(1) << 52, .since = 77, .rate = 0.05},
+			  heard;
 	struct scout_report report;
 	struct slot slot;
 
@@ -148,6 +149,7 @@ static void test_slots(void **state)
 	assert_true(heard.theta == 0.1);
 	assert_int_equal(heard.window, 500);
 	assert_true(heard.run == UINT64_C(1) << 52 && heard.since == 77);
+	assert_true(heard.rate == news.rate);
 	assert_memory_equal(heard.scout, news.scout, sizeof(news.scout));
 	assert_true(slots_get_said(sum, WORLD, 0) == 0 && slots_get_said(sum, WORLD, 1) == 0.5 + 2.5 + 3.5);
 	sum[WORLD * SLOT_FLOATS] = 0.5f;

@@ -546,6 +546,41 @@ static void join_and_leave(const struct site_config *config)
 	rig_fini(&rig);
 }
 
+/* Of what no step asks for no optimizer makes a step: nothing is left to say, and nothing moves. */
+static void test_extra(void **state)
+{
+	(void)state;
+	struct site_config configs[] = {bsp, local, dgc};
+
+	configs[1].outer = outer_defaults(OUTER_NESTEROV);
+	configs[1].theta = 1;
+	for (unsigned i = 0; i < sizeof(configs) / sizeof(configs[0]); i++) {
+		float before[RIG_ELEMENTS], after[RIG_ELEMENTS];
+		struct site_rig rig;
+
+		configs[i].momentum = 0.9;
+		configs[i].weight_decay = 0.01;
+		rig_init(&rig, 2, &configs[i], NULL, 9);
+		for (unsigned turn = 0; turn < 4; turn++) {
+			memcpy(before, rig.weights[0], sizeof(before));
+			for (unsigned k = 0; k < 2; k++) {
+				if (turn < 2)
+					rig_step(&rig, k, false, 0.05);
+				if (turn == 1)
+					assert_int_equal(site_flush(&rig.sites[k]), 0);
+				if (turn == 2)
+					site_extra(&rig.sites[k]);
+			}
+			rig_exchange(&rig);
+			rig_assert_equal(&rig);
+			memcpy(after, rig.weights[0], sizeof(after));
+			/* The last one shows that the one before would have moved something. */
+			assert_int_equal(memcmp(before, after, sizeof(before)) == 0, turn == 2);
+		}
+		rig_fini(&rig);
+	}
+}
+
 static void test_join_and_leave(void **state)
 {
 	(void)state;
@@ -748,6 +783,7 @@ int main(void)
 		cmocka_unit_test(test_dgc_warmup),
 		cmocka_unit_test(test_wire_is_counted),
 		cmocka_unit_test(test_without_samples),
+		cmocka_unit_test(test_extra),
 		cmocka_unit_test(test_join_and_leave),
 		cmocka_unit_test(test_withdraw),
 		cmocka_unit_test(test_deterministic),

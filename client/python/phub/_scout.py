@@ -193,6 +193,7 @@ for _name, _result, _arguments in (
     ("phub_site_frozen", _I, [_P, ctypes.c_char_p, _P, ctypes.c_uint64]),
     ("phub_site_start", _I, [_P, _I]),
     ("phub_site_step", _I, [_P, _FLOATS, _D, _I]),
+    ("phub_site_finish", _I, [_P, _I]),
     ("phub_site_loss", _I, [_P, _D, _U64]),
     ("phub_site_score", _I, [_P, ctypes.POINTER(_Score)]),
     ("phub_site_wait", _I, [_P, _I]),
@@ -533,8 +534,14 @@ class Site:
         """From the next step on, at all sites after the same step."""
         check(lib.phub_site_set_theta(self._p(), theta))
 
+    def finish(self, timeout: Optional[float] = None) -> None:
+        """Collective, after the last step: all sites end with one model, the same to the bit, as phub_site_finish() has it. Until
+        then each has its own."""
+        self._patiently(timeout, lambda ms: lib.phub_site_finish(self._p(), ms), lambda ms: lib.phub_site_wait(self._p(), ms))
+
     def flush(self) -> None:
-        """Before the last step of a site that leaves: its exchange says all that is left to say."""
+        """Before the last step of a site that leaves while others go on: with it gaia and dgc say all that they have kept back.
+        Local says all in each exchange, and nothing where none is due: let it leave after one. All together end by finish()."""
         check(lib.phub_site_flush(self._p()))
 
     @property

@@ -59,6 +59,7 @@ class Site:
             model.zero_grad()
             loss(model(x), y).backward()
             site.step(0.05)                 # the learning rate, the same at all sites
+        site.finish()                       # all have one model now; until here each had its own
         site.close()
 
     step() is the optimizer too: SGD with `momentum` (0.9) and `weight_decay` (0). With `scout=dict(thetas=[...])` theta follows
@@ -150,7 +151,7 @@ class Site:
         except BaseException as e:
             self._abandon()
             if isinstance(e, Error) and "frozen weights of sites differs" in str(e):
-                raise Error(e.code, f"{e}: phub.torch.broadcast_parameters(model.state_dict(), url) before it "
+                raise Error(e.code, f"{e}; all sites begin with the same: phub.torch.broadcast_parameters(model.state_dict(), url) before it "
                                     "gives all rank 0's") from None  # fmt: skip
             raise
         self._touch()
@@ -267,8 +268,17 @@ class Site:
         finally:
             self._touch()
 
+    def finish(self, timeout: Optional[float] = None) -> None:
+        """Collective, after the last step: what is left to say is said, and the model is the one that all sites agree on, to the
+        bit, with the mean of their buffers (phub_site_finish()). It counts in `state` and the log, and training may go on."""
+        self._fetch()
+        try:
+            self._resumed(lambda: self._site.finish(timeout))
+        finally:
+            self._touch()
+
     def flush(self) -> None:
-        """Before the last step: its exchange says all that is left to say."""
+        """phub.Site.flush(): before the last step of a site that leaves while others go on. All together end by finish()."""
         self._site.flush()
 
     def set_samples(self, samples: int) -> None:
