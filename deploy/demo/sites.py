@@ -11,9 +11,8 @@ starts a box and five of these, with a scout that sets theta. At a box that runs
 
 (Only Debian 12's torch 1.13 needs --redirects and --tee.) --skew is how many percent of the images are dealt out by class, the
 rest by turns; with --drift they are dealt out anew on the way, and nothing tells the sites but their data. Rank 0 prints the
-accuracy of the mean of all sites' models on the test set, and what a site has sent in training: as the log has it, where there is
-one, and so as `phub scout compare` shows it; else what this site has. That mean is formed when all is over, for the score alone,
-and its bytes are told apart.
+accuracy of the model that all sites end with on the test set, and what a site has sent: as the log has it, where there is one, and
+so as `phub scout compare` shows it; else what this site has.
 
 With --checkpoint FILE each site saves its model and itself to FILE.RANK.STEP, the last two, and all go on from there when they were
 killed and are started again, as if nothing had been in between.
@@ -177,24 +176,6 @@ class Checkpoints:
                 os.remove(f"{self.path}.{old}")
 
 
-def floats(net):
-    """What is exchanged of it, and averaged: parameters, and running statistics."""
-    return [tensor for tensor in net.state_dict().values() if tensor.is_floating_point()]
-
-
-def average(net, url=None, ranks=None, **options):
-    """The net becomes the mean of all sites', or of those of these ranks, which is what the papers score. Collective, in a job of its own.
-    How many bytes a site has sent for it."""
-    tensors = floats(net)
-    if ranks is not None:
-        options |= {"rank": ranks.index(phub.launched()[0]), "world": len(ranks)}
-    with phub.connect(phub.job_url(url, "-mean"), reduce="mean", reproducible=True, **options) as worker:
-        mean = torch.from_numpy(worker.push_pull(torch.cat([tensor.flatten() for tensor in tensors]).numpy()))
-    for tensor, values in zip(tensors, mean.split([tensor.numel() for tensor in tensors])):
-        tensor.copy_(values.view(tensor.shape))
-    return 4 * mean.numel()
-
-
 @torch.no_grad()
 def tried(net, images, labels):
     """How many images there are, how many of them the net names rightly, and the sum of its loss."""
@@ -310,12 +291,12 @@ def sent(path, state):
     return state["bytes"] + state["bytes_travel"]
 
 
-def tell_end(net, steps, right, bytes_sent, bytes_mean):
+def tell_end(net, steps, right, bytes_sent):
     model = 4 * sum(tensor.numel() for tensor in net.parameters())  # of running statistics BSP says nothing
     ratio = steps * model / bytes_sent if bytes_sent else 1
     words = "as many as" if abs(ratio - 1) < 0.005 else f"{ratio:.1f} times fewer than" if ratio > 1 else f"{1 / ratio:.2f} times as many as"
     fewer = f", {words} BSP" if bytes_sent else ""
-    print(f"accuracy {100 * right:.2f} %; a site has sent {bytes_sent:.0f} bytes{fewer}, and {bytes_mean} more for the mean that was scored", flush=True)
+    print(f"accuracy {100 * right:.2f} %; a site has sent {bytes_sent:.0f} bytes{fewer}", flush=True)
 
 
 def main():
@@ -342,18 +323,17 @@ def main():
             kept.save(step, net, site)
 
     train(site, net, *share.now, a.steps, a.seed * world + rank, told, share.take, begin)
-    state = site.state
-    there = site.ranks  # those that are lost do not come to take a mean
-    bytes_mean = average(net, a.url, there)
+    site.finish()  # until here each has a model of its own
+    state, there = site.state, site.ranks
     scores = rank == there[0]
     if scores and len(there) < world:
-        print(f"sites.py: sites {', '.join(map(str, there))} of {world} are left: scored is the mean of their models", flush=True)
+        print(f"sites.py: sites {', '.join(map(str, there))} of {world} are left: scored is the model that they ended with", flush=True)
     if scores:
         count, right, loss = tried(net, *read("test"))
         site.score(count, right, loss)  # into the log, which ends as the site is closed
     site.close()
     if scores:
-        tell_end(net, a.steps, right / count, sent(a.log or os.environ.get("PHUB_SCOUT_LOG"), state), bytes_mean)
+        tell_end(net, a.steps, right / count, sent(a.log or os.environ.get("PHUB_SCOUT_LOG"), state))
 
 
 if __name__ == "__main__":
