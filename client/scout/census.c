@@ -70,9 +70,15 @@ static bool census_tell_gone(struct phub_site *s, uint32_t rank, bool waits)
 
 /* ---- rounds ---- */
 
-/* A process that begins, and has made no step, is in the place of one that is there no more. */
-static bool census_is_new(const struct slot *slot)
+/* A process that begins, and has made no step, is in the place of one that is there no more; but not where all come
+ * back to a box that was lost as they began, and it has missed nothing. */
+static bool census_is_new(const struct phub_site *s, const struct slot *slot)
 {
+	struct slot own;
+
+	slots_get(s->slots_in, s->rank, &own);
+	if (own.flags & SLOT_HELLO && slot->exchanges == s->exchanges)
+		return false;
 	return slot->flags & SLOT_HELLO && (slot->steps == 0 || slot->flags & SLOT_LOADED);
 }
 
@@ -95,7 +101,7 @@ static void census_look(struct phub_site *s)
 		struct slot slot;
 
 		slots_get(s->slots_in, rank, &slot);
-		if (!site->there || (slot.flags & SLOT_HERE && !census_is_new(&slot)))
+		if (!site->there || (slot.flags & SLOT_HERE && !census_is_new(s, &slot)))
 			continue;
 		*site = (struct census_site){.waits = CENSUS_WAITS + 1,
 			.until_ns = clock_now_ns() + CENSUS_WAITS_MS * 1000000ull,

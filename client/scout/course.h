@@ -104,6 +104,8 @@ struct site_log {
 	bool scored;                   /* since the last window */
 	uint64_t began_ns, stepped_ns; /* phub_site_start() was over, and the last step; 0: none */
 	double seconds_before;         /* of the run, up to the state that it has loaded */
+	unsigned bare;                 /* sites that began with no state beside those with one; */
+	uint32_t bare_rank;            /* the first */
 };
 
 /* How all come to the same weights (course_sync.c). */

@@ -343,6 +343,22 @@ static void log_mend(struct phub_site *s)
 		log_write(s, "\n", 1);
 }
 
+/* Why it is a restart; who begins with nothing is told of, too. */
+static void log_tell_restart(const struct phub_site *s, bool begins, char *out, size_t room)
+{
+	const unsigned bare =
+		s->goes_on ? s->log.bare : 1; /* else this site is the one: it has not heard of a restart */
+	char but[80] = "";
+
+	if (bare == 1)
+		snprintf(but, sizeof(but), ", but rank %" PRIu32 ", which has saved nothing, from theirs",
+			s->goes_on ? s->log.bare_rank : s->rank);
+	else if (bare > 1)
+		snprintf(but, sizeof(but), ", but %u that have saved nothing, from theirs", bare);
+	snprintf(out, room, "sites go on from what they saved after step %" PRIu64 "%s%s", s->site.counts.steps, but,
+		begins ? "" : ": what stands above of later ones was lost");
+}
+
 static void log_go_on(struct phub_site *s, unsigned sites)
 {
 	char why[200];
@@ -367,8 +383,7 @@ static void log_go_on(struct phub_site *s, unsigned sites)
 	else
 		log_mend(s);
 	if (back)
-		snprintf(why, sizeof(why), "sites go on from what they saved after step %" PRIu64 "%s",
-			s->site.counts.steps, begins ? "" : ": what stands above of later ones was lost");
+		log_tell_restart(s, begins, why, sizeof(why));
 	else if (s->log.before == UINT32_MAX)
 		snprintf(why, sizeof(why), "who wrote the log is there no more: this site goes on with it");
 	else

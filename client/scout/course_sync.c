@@ -129,6 +129,7 @@ struct sync_loaded {
 	struct slot first;
 	uint32_t rank;
 	unsigned loaded, bare;
+	uint32_t bare_rank; /* the first of these */
 };
 
 static bool sync_count(const struct phub_site *s, struct sync_loaded *all)
@@ -140,7 +141,8 @@ static bool sync_count(const struct phub_site *s, struct sync_loaded *all)
 		slots_get(s->slots_in, rank, &slot);
 		if (slot.flags & SLOT_HAS && !(slot.flags & SLOT_LOADED))
 			return false;
-		all->bare += slot.flags && !(slot.flags & SLOT_LOADED);
+		if (slot.flags && !(slot.flags & SLOT_LOADED) && all->bare++ == 0)
+			all->bare_rank = rank;
 		if (!(slot.flags & SLOT_LOADED))
 			continue;
 		if (all->loaded++ > 0)
@@ -195,6 +197,8 @@ int course_sync_goes_on(struct phub_site *s)
 		s->goes_on = true;
 		s->log.since = all.first.steps;
 	}
+	s->log.bare = all.bare;
+	s->log.bare_rank = all.bare_rank;
 	s->sync.due = all.bare > 0;
 	s->sync.root = all.rank;
 	return 1;

@@ -357,6 +357,20 @@ static int sites_run(phub_site_t *s, bool settles, uint64_t deadline_ns)
 	return rc;
 }
 
+/* phub_start() has failed: what the box says of options is all that it knows of them, and here is what to do. */
+static int sites_advise(int rc)
+{
+	static const char *const known[][2] = {
+		{" so far of sites differs", "all load what they saved after the same step, or none does"},
+		{"frozen weights of sites differs", "what is frozen is the same at all sites to begin with"}};
+	const struct err said = *api_last_error();
+
+	for (unsigned i = 0; rc == -EBADMSG && i < sizeof(known) / sizeof(known[0]); i++)
+		if (strstr(said.text, known[i][0]))
+			return err_set(api_last_error(), rc, "%.400s; %s", said.text, known[i][1]);
+	return rc;
+}
+
 /* Sites in sites begin together: who comes later would wait for its rack, and the rack's others for it. */
 static int sites_begin(phub_site_t *s)
 {
@@ -390,7 +404,7 @@ int phub_site_start(phub_site_t *s, int timeout_ms)
 		rc = sites_name(s);
 	if (rc == 0 && !s->started) {
 		sites_say(s); /* what it has loaded, too */
-		rc = phub_start(s->phub, sites_left_ms(s, deadline_ns));
+		rc = sites_advise(phub_start(s->phub, sites_left_ms(s, deadline_ns)));
 		if (rc == 0)
 			rc = sites_begin(s);
 		s->started = rc == 0;

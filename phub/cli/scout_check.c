@@ -18,6 +18,7 @@
 #include "client/find.h"
 #include "client/scout/environment.h"
 #include "client/scout/options.h"
+#include "client/scout/record.h"
 #include "client/scout/shadow.h"
 #include "client/url.h"
 #include "phub/base/clock.h"
@@ -231,9 +232,9 @@ int scout_check_log(const char *path, struct err *e)
 	return check_folder(path, e);
 }
 
-static int check_before(const char *path, char before[PATH_MAX], struct err *e)
+static int check_name(const char *path, const char *suffix, char name[PATH_MAX], struct err *e)
 {
-	if ((size_t)snprintf(before, PATH_MAX, "%s.before", path) >= PATH_MAX)
+	if ((size_t)snprintf(name, PATH_MAX, "%s.%s", path, suffix) >= PATH_MAX)
 		return err_set(e, -ENAMETOOLONG, "cannot write %.100s...: the name is too long", path);
 	return 0;
 }
@@ -288,36 +289,142 @@ static bool check_is_bare(const char *path)
 	return byte == EOF;
 }
 
+/* The number that names a log's run among others; 0: it has none. */
+static unsigned long long check_id(const char *path)
+{
+	char line[RECORD_HEAD_BYTES] = "";
+	unsigned long long id = 0;
+	FILE *file = fopen(path, "re");
+
+	if (!file)
+		return 0;
+	if (fread(line, 1, sizeof(line) - 1, file) > 0 &&
+		sscanf(line, "{\"scout\":\"run\",\"version\":%*u,\"id\":%llu", &id) != 1)
+		id = 0;
+	fclose(file);
+	return id;
+}
+
+static bool check_is_part(const char *path, const char *suffix)
+{
+	char name[PATH_MAX];
+	const unsigned long long id = check_id(path);
+
+	return id > 0 && check_name(path, suffix, name, NULL) == 0 && check_id(name) == id;
+}
+
+const char *scout_check_part(const char *path)
+{
+	return check_is_part(path, "before") ? "before" : check_is_part(path, "broken") ? "broken" : NULL;
+}
+
+static bool check_write(int fd, const char *bytes, size_t count)
+{
+	while (count > 0) {
+		const ssize_t done = write(fd, bytes, count);
+
+		if (done < 0 && errno == EINTR)
+			continue;
+		if (done <= 0)
+			return false;
+		bytes += done;
+		count -= (size_t)done;
+	}
+	return true;
+}
+
+/* A line that was broken off ends there: what comes behind it is another. */
+static void check_end_line(const char *path)
+{
+	const int fd = check_fate(path) == SCOUT_CHECK_CUT ? open(path, O_WRONLY | O_APPEND | O_CLOEXEC) : -1;
+
+	if (fd < 0)
+		return;
+	check_write(fd, "\n", 1);
+	close(fd);
+}
+
+/* Puts what is at `path` behind what is at `name`. */
+static int check_join(const char *path, const char *name)
+{
+	char block[4096];
+	FILE *from = fopen(path, "re");
+	const int to = open(name, O_WRONLY | O_APPEND | O_CLOEXEC);
+	const off_t before = to >= 0 ? lseek(to, 0, SEEK_END) : -1;
+	bool good = from && before >= 0;
+	int error = good ? 0 : errno;
+	size_t got;
+
+	while (good && (got = fread(block, 1, sizeof(block), from)) > 0)
+		good = check_write(to, block, got);
+	good = good && !ferror(from) && unlink(path) == 0;
+	if (!good && error == 0) {
+		error = errno ? errno : EIO;
+		if (ftruncate(to, before) < 0) /* then it has a part of it, which readers pass over */
+			error = errno;
+	}
+	if (from)
+		fclose(from);
+	if (to >= 0)
+		close(to);
+	return -error;
+}
+
+/* Where to, and by what; the log of a part of the same run is written on, and any other gives way. */
+static int check_move(const char *path, const char *suffix, bool joins, enum scout_check_aside done, struct err *e)
+{
+	char name[PATH_MAX];
+	int rc = check_name(path, suffix, name, e);
+
+	if (rc == 0)
+		rc = access(name, F_OK) == 0 ? scout_check_log(name, e) : 0;
+	if (rc < 0)
+		return rc;
+	if (joins)
+		check_end_line(name);
+	rc = joins ? check_join(path, name) : rename(path, name) < 0 ? -errno : 0;
+	if (rc < 0)
+		return err_set(e, rc, "cannot write %s: the log that is there cannot become %s: %s", path, name,
+			strerror(-rc));
+	check_end_line(name);
+	return (int)done;
+}
+
 int scout_check_aside(const char *path, bool keeps_older, struct err *e)
 {
 	char before[PATH_MAX];
-	const bool there = access(path, F_OK) == 0;
-	bool left;
-	int rc = check_before(path, before, e);
+	const char *part;
+	int rc = check_name(path, "before", before, e);
 
 	if (rc < 0)
 		return rc;
-	left = access(before, F_OK) == 0;
-	if (!there)
+	if (access(path, F_OK) < 0)
 		return SCOUT_CHECK_ALONE;
-	rc = left ? scout_check_log(before, e) : 0;
+	part = scout_check_part(path);
+	if (part)
+		return check_move(path, part, true,
+			strcmp(part, "before") == 0 ? SCOUT_CHECK_JOINED : SCOUT_CHECK_JOINED_BROKEN, e);
+	if (access(before, F_OK) < 0)
+		return check_move(path, "before", false, SCOUT_CHECK_ASIDE, e);
+	rc = scout_check_log(before, e);
 	if (rc < 0)
 		return rc;
-	if (left && (keeps_older ? !check_is_whole(path) : check_is_bare(path)) && unlink(path) == 0)
+	if (check_is_bare(path) && unlink(path) == 0)
 		return SCOUT_CHECK_KEPT;
-	if (rename(path, before) < 0)
-		return err_set(e, -errno, "cannot write %s: the log that is there cannot become %s: %s", path, before,
-			strerror(errno));
-	return left ? SCOUT_CHECK_REPLACED : SCOUT_CHECK_ASIDE;
+	if (keeps_older && !check_is_whole(path))
+		return check_move(path, "broken", false, SCOUT_CHECK_BROKEN, e);
+	return check_move(path, "before", false, SCOUT_CHECK_REPLACED, e);
 }
 
-enum scout_check_fate scout_check_settle(const char *path, bool aside)
+enum scout_check_fate scout_check_settle(const char *path, enum scout_check_aside was)
 {
 	const enum scout_check_fate fate = check_fate(path);
-	char before[PATH_MAX];
+	const bool broken = was == SCOUT_CHECK_BROKEN || was == SCOUT_CHECK_JOINED_BROKEN;
+	char name[PATH_MAX];
 
-	if (aside && (fate == SCOUT_CHECK_NONE || fate == SCOUT_CHECK_EMPTY) && check_before(path, before, NULL) == 0)
-		rename(before, path);
+	if (was != SCOUT_CHECK_ALONE && (fate == SCOUT_CHECK_NONE || fate == SCOUT_CHECK_EMPTY) &&
+		check_name(path, broken ? "broken" : "before", name, NULL) == 0)
+		rename(name, path);
 	return fate;
 }
 

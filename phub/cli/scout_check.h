@@ -61,9 +61,13 @@ int scout_check_room(const char *path, struct err *e);
 enum scout_check_aside {
 	SCOUT_CHECK_ALONE, /* there is none */
 	SCOUT_CHECK_ASIDE, /* it has gone to PATH.before, and comes back where there is no new one */
+	/* PATH.before is of the same run, which was broken off more than once: that of PATH stands behind it now; */
+	SCOUT_CHECK_JOINED,
+	SCOUT_CHECK_JOINED_BROKEN, /* or PATH.broken is */
 	/* There was one at PATH.before, of a run before that of PATH. It stays there, and that of PATH, which was
-	 * broken off, goes; */
+	 * broken off, goes, as there is nothing in it; */
 	SCOUT_CHECK_KEPT,
+	SCOUT_CHECK_BROKEN,   /* or has gone to PATH.broken, as its run may go on; */
 	SCOUT_CHECK_REPLACED, /* or that of PATH takes its place */
 };
 
@@ -72,12 +76,17 @@ enum scout_check_aside {
 	"%s was of a run that was broken off, and has gone; %s.before, of the run before that, stays"
 
 /*
- * Makes room for a log at PATH. Of two that are there, which one goes? `keeps_older`: that of PATH, where it was broken
- * off and has no last line, as a run is begun again from what it began with. Else a run goes on, and what it has
- * written is wanted: that of PATH goes only where it has no more than its first line. Errors of rename(2);
- * -ENAMETOOLONG; as scout_check_log(): what is at PATH.before is something else, and is in the way.
+ * Makes room for a log at PATH, with no line lost of a run that may go on: where sites begin again from what they have
+ * saved, the log of all is that which was put aside, and that of PATH behind it. Of two that are there, which one goes?
+ * `keeps_older`: that of PATH, where it was broken off and has no last line, but to PATH.broken. Else a run goes on,
+ * and what it has written is wanted: that of PATH goes only where it has no more than its first line. Errors of
+ * rename(2), and of write(2), with all as it was; -ENAMETOOLONG; as scout_check_log(): what is at PATH.before, or is to
+ * be written to beside it, is something else, and is in the way.
  */
 int scout_check_aside(const char *path, bool keeps_older, struct err *e);
+
+/* What was put aside of the run whose log is at PATH: "before", "broken", or NULL: nothing. */
+const char *scout_check_part(const char *path);
 
 /* What has come of a log. */
 enum scout_check_fate {
@@ -87,9 +96,8 @@ enum scout_check_fate {
 	SCOUT_CHECK_LINES, /* whole ones */
 };
 
-/* The run is over. `aside`: a log was put there, which comes back where there is no new one, and stays where there is.
- */
-enum scout_check_fate scout_check_settle(const char *path, bool aside);
+/* The run is over. A log that was put aside comes back where there is no new one, and stays where there is. */
+enum scout_check_fate scout_check_settle(const char *path, enum scout_check_aside was);
 
 /* Is there such a program? 0; -ENOENT; -EACCES. */
 int scout_check_command(const char *name, struct err *e);

@@ -174,15 +174,17 @@ static bool explain_within(const struct explain *x, char text[128])
 	return within != NULL;
 }
 
-/* Since the start: who comes later counts anew. */
+/* Since the start: who comes later counts anew. NaN: lines of windows are missing. */
 static double explain_total(const struct explain *x, unsigned i)
 {
 	double total = 0;
 
-	if (!x->log.gone_on)
+	if (x->log.since == 0)
 		return explain_number(x, i, "bytes_total");
 	for (unsigned at = 0; at <= i; at++)
-		total += explain_number(x, at, "bytes") + explain_number(x, at, "bytes_travel");
+		total += scout_log_missing(&x->log, at) > 0
+				 ? NAN
+				 : explain_number(x, at, "bytes") + explain_number(x, at, "bytes_travel");
 	return total;
 }
 

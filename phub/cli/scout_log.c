@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Decision logs, line by line; and sums of what they say.
+ * Decision logs, line by line.
  */
 #include "phub/cli/scout_log.h"
 
@@ -14,6 +14,7 @@
 
 #include "phub/cli/args.h"
 #include "phub/cli/output.h"
+#include "phub/cli/scout_check.h"
 
 /* ---- fields ---- */
 
@@ -157,9 +158,7 @@ static int log_damaged(const struct scout_log *log, struct err *e, const char *f
 /* Another site writes from here on: its end knows all where it was there from the start. */
 static void log_take_writer(struct scout_log *log, const json_t *line)
 {
-	const double since = scout_log_number(line, "since");
-
-	log->gone_on = !(since == 0);
+	log->since = scout_log_number(line, "since");
 	log->joined = true;
 	log->writer = scout_log_number(line, "rank");
 	json_decref(log->end); /* that of who left before the others did */
@@ -481,6 +480,29 @@ static double log_first_gap(const struct scout_log *log)
 	return scout_log_number(scout_log_window(log, i), "t");
 }
 
+static void log_tell_gap(const struct scout_log *log)
+{
+	const bool known = scout_log_knows_sent(log);
+	const char *sent = known ? "sums are of the whole run" : "what the run has sent is not known";
+	const char *part = log->missing && scout_log_missing(log, 0) ? scout_check_part(log->path) : NULL;
+
+	if (part)
+		output_note("%s: its run goes on from what is in %s.%s: cat %s.%s %s is the log of all of it",
+			log->path, log->path, part, log->path, part, log->path);
+	if (log->missing && !(log->since == 0))
+		output_note("%s: who wrote it was lost, and came again: windows in between are missing, and %s",
+			log->path, sent);
+	else if (log->missing)
+		output_note("%s: lines of %" PRIu64 " windows are missing, the first of them before step %.0f, and %s",
+			log->path, log->missing, log_first_gap(log), sent);
+	else if (!known && isnan(log->since))
+		output_note("%s: who wrote its end came later, and %s", log->path, sent);
+	else if (!known)
+		output_note("%s: who wrote its end came after step %.0f, no window tells what was sent until then, "
+			    "and %s",
+			log->path, log->since, sent);
+}
+
 bool scout_log_open(const char *path, struct scout_log *out)
 {
 	struct err e = {0};
@@ -493,189 +515,8 @@ bool scout_log_open(const char *path, struct scout_log *out)
 		output_note("%s: its last line is not whole, and was left out: the run goes on, was broken off, or its "
 			    "disk is full",
 			path);
-	if (out->gone_on && out->missing)
-		output_note("%s: who wrote it was lost, and came again: windows in between are missing", path);
-	else if (out->missing)
-		output_note("%s: lines of %" PRIu64
-			    " windows are missing, the first of them before step %.0f: sums are without these",
-			path, out->missing, log_first_gap(out));
+	log_tell_gap(out);
 	return true;
-}
-
-/* ---- sums ---- */
-
-static double log_or_none(double value)
-{
-	return isnan(value) ? 0 : value;
-}
-
-/* NaN: no window has it. */
-static double log_sum(const struct scout_log *log, const char *field)
-{
-	double sum = NAN;
-
-	for (unsigned i = 0; i < log->count; i++) {
-		double one = scout_log_number(scout_log_window(log, i), field);
-
-		if (!isnan(one))
-			sum = one + log_or_none(sum);
-	}
-	return sum;
-}
-
-/* How often sites exchange in so many steps, in which each sends so many bytes. */
-static double log_exchanges(const struct scout_log *log, const char *algorithm, double steps, double bytes)
-{
-	return strcmp(algorithm, "local") == 0 ? bytes / scout_log_number(log->run, "model_bytes") : steps;
-}
-
-/* Of what the whole run has sent in exchanges: by windows, and for what is in none by its bytes and steps. */
-static double log_spent(const struct scout_log *log, const struct scout_log_total *total)
-{
-	const struct price price = scout_log_price(log);
-	const char *inside = scout_log_text(json_object_get(log->run, "within"), "algorithm");
-	double spent = 0, bytes = total->bytes, within = total->within, steps = (double)total->t;
-
-	if (price.unit == PRICE_BYTES)
-		return NAN;
-	for (unsigned i = 0; i < log->count; i++) {
-		const json_t *w = scout_log_window(log, i);
-
-		spent += scout_log_spent(log, i) + log_or_none(scout_log_spent_travel(log, i));
-		bytes -= log_or_none(scout_log_number(w, "bytes"));
-		within -= log_or_none(scout_log_number(w, "bytes_within"));
-		steps -= scout_log_steps(log, i);
-	}
-	if (bytes > 0)
-		spent += price_of(price.unit, &price.link, bytes,
-			log_exchanges(log, scout_log_text(log->run, "algorithm"), steps, bytes));
-	if (within > 0)
-		spent += price_of(price.unit, &price.within, within, log_exchanges(log, inside, steps, within));
-	return spent;
-}
-
-/* Of a log that has no end, or one of before this was said, as far as its lines tell. */
-static double log_sites(const struct scout_log *log)
-{
-	const size_t count = json_array_size(log->sites);
-	const double sites = scout_log_number(log->end, "sites");
-
-	return isnan(sites) && count > 0 ? scout_log_number(json_array_get(log->sites, count - 1), "sites") : sites;
-}
-
-struct scout_log_total scout_log_total(const struct scout_log *log)
-{
-	const json_t *last = log->count ? scout_log_window(log, log->count - 1) : NULL, *end = log->end;
-	const json_t *score = json_object_get(last, "score");
-	struct scout_log_total total = {
-		.wire = scout_log_number(end, "bytes_wire"), .seconds = scout_log_number(end, "seconds")};
-	double t = scout_log_number(end ? end : last, "t"), bsp = scout_log_number(last, "bytes_bsp");
-
-	total.t = isnan(t) ? 0 : (uint64_t)t;
-	total.sites = log_sites(log);
-	total.theta = scout_log_number(end, "theta");
-	total.bytes = scout_log_number(end, "bytes");
-	total.travel = scout_log_number(end, "bytes_travel");
-	total.accuracy = scout_log_number(end, "accuracy");
-	total.loss = scout_log_number(end, "loss");
-	total.within = scout_log_number(end, "bytes_within");
-	total.broken = scout_log_number(end, "broken_since");
-	total.fixed = strcmp(scout_log_text(log->run, "policy"), "fixed") == 0;
-	if (log->gone_on)
-		total.wire = total.seconds = NAN;
-	if (!end || log->gone_on) {
-		total.bytes = log->count ? log_sum(log, "bytes") : 0;
-		total.travel = log->count ? log_sum(log, "bytes_travel") : 0;
-		total.within = log_sum(log, "bytes_within");
-	}
-	if (!end) {
-		total.theta = last ? scout_log_number(last, "next") : scout_log_number(log->run, "first");
-		total.accuracy = scout_log_number(score, "accuracy");
-		total.loss = scout_log_number(score, "loss");
-	}
-	total.bsp = scout_log_number(log->run, json_object_get(log->run, "bsp_bytes") ? "bsp_bytes" : "model_bytes") *
-		    (double)total.t;
-	if (last && isfinite(bsp))
-		total.bsp = bsp / scout_log_number(last, "t") * (double)total.t;
-	total.spent = log_spent(log, &total);
-	return total;
-}
-
-/* Without travel where the log does not know it: it has none. */
-static double log_sent(const struct scout_log_total *total)
-{
-	return total->bytes + log_or_none(total->travel);
-}
-
-double scout_log_saving(const struct scout_log_total *total)
-{
-	double sent = log_sent(total);
-
-	return sent > 0 ? total->bsp / sent : NAN;
-}
-
-/* Two places where one would say too little of what is near 1. */
-static void log_times(char text[32], double times)
-{
-	snprintf(text, 32, "%.*f", times < 1.095 ? 2 : 1, times);
-}
-
-const char *scout_log_saving_text(double saving, char text[SCOUT_LOG_SAVING_BYTES])
-{
-	char times[32];
-
-	log_times(times, saving < 1 ? 1 / saving : saving);
-	if (strcmp(times, "1.00") == 0)
-		snprintf(text, SCOUT_LOG_SAVING_BYTES, "as many bytes as BSP");
-	else if (saving < 1)
-		snprintf(text, SCOUT_LOG_SAVING_BYTES, "%s times as many bytes as BSP", times);
-	else
-		snprintf(text, SCOUT_LOG_SAVING_BYTES, "%s times fewer bytes than BSP", times);
-	return text;
-}
-
-static bool log_on_front(const struct scout_log_total *totals, unsigned count, unsigned which, bool fixed)
-{
-	const struct scout_log_total *own = &totals[which];
-
-	if (isnan(own->accuracy) || isnan(log_sent(own)) || own->fixed < fixed)
-		return false;
-	for (unsigned i = 0; i < count; i++) {
-		double sent = log_sent(&totals[i]);
-
-		if (totals[i].fixed >= fixed && sent <= log_sent(own) && totals[i].accuracy >= own->accuracy &&
-			(sent < log_sent(own) || totals[i].accuracy > own->accuracy))
-			return false;
-	}
-	return true;
-}
-
-bool scout_log_on_front(const struct scout_log_total *totals, unsigned count, unsigned which)
-{
-	return log_on_front(totals, count, which, false);
-}
-
-bool scout_log_on_oracle(const struct scout_log_total *totals, unsigned count, unsigned which)
-{
-	return log_on_front(totals, count, which, true);
-}
-
-void scout_log_differ(const struct scout_log *logs, const struct scout_log_total *totals, unsigned a, unsigned b,
-	struct scout_log_unlike *unlike)
-{
-	const json_t *one = logs[a].run, *other = logs[b].run;
-
-	unlike->steps = unlike->steps || totals[a].t != totals[b].t;
-	unlike->sites = unlike->sites || scout_log_number(one, "sites") != scout_log_number(other, "sites");
-	unlike->model = unlike->model || scout_log_number(one, "model_bytes") != scout_log_number(other, "model_bytes");
-}
-
-const char *scout_log_unlike_text(const struct scout_log_unlike *unlike, char text[SCOUT_LOG_UNLIKE_BYTES])
-{
-	snprintf(text, SCOUT_LOG_UNLIKE_BYTES, "%s%s%s%s%s", unlike->steps ? "steps" : "",
-		unlike->steps && (unlike->sites || unlike->model) ? ", " : "", unlike->sites ? "sites" : "",
-		unlike->sites && unlike->model ? ", " : "", unlike->model ? "the model's size" : "");
-	return text;
 }
 
 /* ---- the controller's configuration ---- */

@@ -27,8 +27,8 @@ struct scout_log {
 	uint64_t missing; /* windows that have no line, by the numbers of those that have one */
 	unsigned line;    /* how many have been read */
 	bool cut;         /* the last line was not whole: it is not here */
-	bool joined;      /* its writer was lost, or left, and another has gone on, from `writer` on; */
-	bool gone_on;     /* one that came later: the last line counts what has been sent since */
+	bool joined;      /* its writer was lost, or left, and another has gone on, from `writer` on */
+	double since;     /* the last line counts what was sent after this step; 0: all; NaN: it is not known */
 	double writer;    /* the rank of who writes; NaN: it is not known */
 };
 
@@ -89,11 +89,11 @@ json_t *scout_log_value(double value);
 	"tried: no probe can show what talking more saves, and what no theta mends, as batch normalization, is " \
 	"not seen"
 
-/* Of the whole run, by its last line, or by its windows where it has not ended; bytes also where it was gone on with.
- */
+/* Of the whole run, by its last line, or by its windows where it has not ended; what was sent by both where who wrote
+ * the last line came later. */
 struct scout_log_total {
 	uint64_t t;
-	double bytes, travel; /* mean of sites */
+	double bytes, travel; /* mean of sites; NaN: they are not known of all of the run */
 	double bsp;           /* what BSP would have sent */
 	double within;        /* by the sites within: over other links; NaN: there are none */
 	double spent;         /* on both, in the unit of costs; NaN: that is bytes, or it is not known */
@@ -105,6 +105,10 @@ struct scout_log_total {
 };
 
 struct scout_log_total scout_log_total(const struct scout_log *log);
+
+/* Is it known what was sent in all of the run, or in so much of it as the log has? False: lines of windows are missing
+ * that nothing else tells of, or there is none of what was before who wrote the last line came. */
+bool scout_log_knows_sent(const struct scout_log *log);
 
 /* How many times fewer than BSP; NaN where that is not known. */
 double scout_log_saving(const struct scout_log_total *total);

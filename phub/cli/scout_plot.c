@@ -44,7 +44,8 @@ static int plot_panels(struct panel_page *page, char **out, size_t *bytes, struc
 		return err_set(e, -ENOMEM, "out of memory");
 	if (page->y <= 0)
 		return err_set(e, -ENODATA,
-			"nothing to be drawn: no windows, and no two runs of which the accuracy is known; take the log "
+			"nothing to be drawn: no windows, and no two runs of which the accuracy and what was sent are "
+			"known; take the log "
 			"of a run with a scout (--policy), or several of runs that tell their accuracy (score)");
 	return 0;
 }

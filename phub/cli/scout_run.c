@@ -46,12 +46,12 @@ struct run {
 	FILE *log; /* as far as it has been read */
 	char line[RUN_LINE_MAX];
 	size_t length;
-	bool aside, replaced; /* a log of a run before is, in place of an older one */
-	bool ended;           /* the log has its last line */
-	bool measures, fixed; /* it has a scout+; its theta stays */
-	bool weighs;          /* likewise, and a probe has shown what talking more saves */
-	bool trains;          /* sites say what they lose in training */
-	unsigned told;        /* bits of options that were said to have no effect */
+	enum scout_check_aside aside; /* what has become of the log of a run before */
+	bool ended;                   /* the log has its last line */
+	bool measures, fixed;         /* it has a scout+; its theta stays */
+	bool weighs;                  /* likewise, and a probe has shown what talking more saves */
+	bool trains;                  /* sites say what they lose in training */
+	unsigned told;                /* bits of options that were said to have no effect */
 	unsigned windows;
 	double step;     /* of the last */
 	double broken;   /* models are no numbers since then, to the end; NaN: they are */
@@ -397,6 +397,25 @@ static void run_tell_log(const struct run *run)
 		output_note("the log is %s: phub scout compare %s LOG... has it beside other runs", out, out);
 }
 
+/* The log that was put aside: of another run, or of what this one has gone on from. */
+static void run_tell_before(const struct run *run)
+{
+	const bool broken = run->aside == SCOUT_CHECK_BROKEN || run->aside == SCOUT_CHECK_JOINED_BROKEN;
+	const char *out = run->options->out, *part = scout_check_part(out);
+
+	if (run->aside == SCOUT_CHECK_ALONE)
+		return;
+	if (part)
+		output_note("what this run has logged before is %s.%s: cat %s.%s %s is all of it", out, part, out, part,
+			out);
+	else if (broken)
+		output_note("the log of what was broken off is %s.broken; the log of the run before is %s.before", out,
+			out);
+	else
+		output_note("the log of the run before is %s.before%s", out,
+			run->aside == SCOUT_CHECK_REPLACED ? ", where that of an older one was" : "");
+}
+
 static int run_start_box(struct run *run, struct err *e)
 {
 	struct box_settings *settings = calloc(1, sizeof(*settings));
@@ -425,10 +444,13 @@ static void run_put_aside(struct run *run, struct err *e)
 	const char *out = run->options->out;
 	const int rc = scout_check_aside(out, true, e);
 
-	run->replaced = rc == SCOUT_CHECK_REPLACED;
-	run->aside = rc == SCOUT_CHECK_ASIDE || rc == SCOUT_CHECK_KEPT || rc == SCOUT_CHECK_REPLACED;
+	run->aside = rc < 0 ? SCOUT_CHECK_ALONE : (enum scout_check_aside)rc;
 	if (rc == SCOUT_CHECK_KEPT)
 		output_note(SCOUT_CHECK_KEPT_TEXT, out, out);
+	if (rc == SCOUT_CHECK_BROKEN)
+		output_note("%s was of a run that was broken off, and is %s.broken now; %s.before, of the run before "
+			    "that, stays",
+			out, out, out);
 }
 
 /* The sites, at a box that is there. */
@@ -497,9 +519,8 @@ static int run_go(struct run *run)
 	rc = run->crew.signal ? run_break_off(run) : rc;
 	if (fate == SCOUT_CHECK_LINES && (rc == CLI_DONE || run->crew.signal))
 		run_tell_log(run);
-	if ((fate == SCOUT_CHECK_LINES || fate == SCOUT_CHECK_CUT) && run->aside && (ended || run->crew.signal))
-		output_note("the log of the run before is %s.before%s", run->options->out,
-			run->replaced ? ", where that of an older one was" : "");
+	if ((fate == SCOUT_CHECK_LINES || fate == SCOUT_CHECK_CUT) && (ended || run->crew.signal))
+		run_tell_before(run);
 	return rc;
 }
 

@@ -5,7 +5,8 @@
  * that is refused leaves the site as it was; with one that is loaded it goes on through steps, exchanges and windows,
  * has a theta that it can have, and what it saves then is loaded again.
  *
- *      1 byte    1, 2 the algorithm; 4, 8 the scout: none, hill, stochastic, scout+; 16 a copy of its model is kept
+ *      1 byte    1, 2 the algorithm; 4, 8 the scout: none, hill, stochastic, scout+; 16 a copy of its model is kept;
+ *              32 it has shadows
  *      1 byte    1 what is compared, and the whole's checksum, are right; 2 so is the scout's; 4 that of tensors
  *      then, again and again:
  *      2 bytes   where
@@ -28,6 +29,7 @@ enum {
 	FLAG_SCOUT = 2,
 	FLAG_TENSORS = 4,
 	FLAG_KEPT = 16,
+	FLAG_SHADOWS = 32,
 	ELEMENTS = 8,
 	TENSORS = 2,
 	WORLD = 3,
@@ -38,6 +40,9 @@ enum {
 	 * is the state's own; a tensor. */
 	TERMS_BYTES = 184,
 	TERMS_OWN = 152,
+	TERMS_KEPT = 176,
+	TERMS_SHADOWS = 180,
+	ARRAY_BYTES = TENSORS * ELEMENTS * 4,
 	TENSOR_BYTES = 16,
 	STATE_MAX = 1 << 16,
 };
@@ -88,6 +93,7 @@ static void fuzz_scout(struct phub_site *s, unsigned which)
 static void fuzz_begin(struct fuzz *f, uint8_t what)
 {
 	static const float gradients[ELEMENTS] = {1, -2, 3, 0, 5, -6, 7, 8};
+	static const double shadows[] = {1, 0.5}, longer[] = {1, 2};
 	const float *all[] = {gradients, NULL};
 	struct phub_site *s = &f->site;
 	struct err e = {0};
@@ -114,6 +120,9 @@ static void fuzz_begin(struct fuzz *f, uint8_t what)
 		.tensor_count = TENSORS};
 	fuzz_scout(s, what >> 2 & 3);
 	fuzz_require(course_init(s, &e) == 0 && unsound_init(s, &e) == 0);
+	if (what & FLAG_SHADOWS)
+		fuzz_require(shadow_init(&s->shadow, &s->site, s->config.algorithm == SITE_LOCAL ? longer : shadows,
+				     s->config.algorithm == SITE_BSP ? 1 : 2, &e) == 0);
 	fuzz_require(site_step(&s->site, all, 0.5) == 0);
 	s->present.count = 2;
 	s->present.ranks[1] = RANK;
@@ -126,19 +135,40 @@ static void fuzz_end(struct fuzz *f)
 	course_fini(&f->site);
 }
 
+static uint32_t fuzz_word(const uint8_t *state, size_t at)
+{
+	uint32_t word;
+
+	memcpy(&word, state + at, sizeof(word));
+	return word;
+}
+
+/* How many bytes a state has that says of its arrays what `out` does, where `truth` has `bytes`; what is new is 0. */
+static size_t fuzz_size(const uint8_t *truth, size_t bytes, uint8_t *out)
+{
+	const size_t most = (STATE_MAX - bytes) / ARRAY_BYTES;
+	const size_t had = (fuzz_word(truth, TERMS_KEPT) > 0) + (size_t)fuzz_word(truth, TERMS_SHADOWS);
+	const size_t says = (fuzz_word(out, TERMS_KEPT) > 0) + (size_t)fuzz_word(out, TERMS_SHADOWS);
+	const size_t size = bytes + ((says < most ? says : most) - had) * ARRAY_BYTES;
+
+	if (size > bytes)
+		memset(out + bytes, 0, size - bytes);
+	return size;
+}
+
 /* Returns how many bytes the state has, with the input over it. */
 static size_t fuzz_state(struct fuzz *f, const uint8_t *data, size_t size, uint8_t flags, uint8_t *out)
 {
 	static uint8_t truth[STATE_MAX];
-	const size_t bytes = site_saved_bytes(&f->site), tensors = TENSORS * TENSOR_BYTES;
+	const size_t tensors = TENSORS * TENSOR_BYTES;
+	size_t bytes = site_saved_bytes(&f->site);
 	const size_t scout = TERMS_BYTES + tensors + SCOUT_SAVED_BYTES;
-	uint64_t whole = bytes;
-	uint32_t crc, elements;
+	uint64_t whole;
+	uint32_t crc;
 
 	fuzz_require(bytes <= STATE_MAX);
 	site_saved_write(&f->site, truth);
-	memcpy(&elements, truth + TERMS_BYTES + 8, sizeof(elements));
-	fuzz_require(elements == ELEMENTS); /* it is laid out as above */
+	fuzz_require(fuzz_word(truth, TERMS_BYTES + 8) == ELEMENTS); /* it is laid out as above */
 	memcpy(out, truth, bytes);
 	while (size > 3) {
 		size_t at = (data[0] | (size_t)data[1] << 8) % bytes, some = data[2];
@@ -161,6 +191,8 @@ static size_t fuzz_state(struct fuzz *f, const uint8_t *data, size_t size, uint8
 	if (!(flags & FLAG_HEAD))
 		return bytes;
 	memcpy(out, truth, TERMS_OWN);
+	bytes = fuzz_size(truth, bytes, out);
+	whole = bytes;
 	memcpy(out + 16, &whole, sizeof(whole));
 	crc = crc_32c(0, out, bytes - sizeof(crc));
 	memcpy(out + bytes - sizeof(crc), &crc, sizeof(crc));
@@ -199,6 +231,8 @@ static void fuzz_go_on(struct phub_site *s)
 	for (unsigned step = 0; step < STEPS; step++) {
 		window_keep(s);
 		fuzz_require(site_step(&s->site, all, 0.1) == 0);
+		if (s->shadow.count > 0)
+			shadow_step(&s->shadow, &s->site, all);
 		course_step(s);
 		s->pending = s->window.open = false;
 		if (site_due(&s->site)) {
@@ -255,7 +289,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	} else {
 		fuzz_require((rc == -EBADMSG || rc == -EINVAL) && e.text[0]);
 		site_saved_write(&f.site, state);
-		fuzz_require(memcmp(before, state, bytes) == 0);
+		fuzz_require(memcmp(before, state, site_saved_bytes(&f.site)) == 0);
 	}
 	fuzz_end(&f);
 	return 0;

@@ -3,6 +3,7 @@
 """What phub scout compare, explain and plot make of logs, by logs that are made up, so that each number is known; and what README says of them."""
 import json
 import os
+import pathlib
 import re
 import shutil
 import signal
@@ -45,11 +46,17 @@ def gaps():
     check(not phub("explain", whole)[1] and lines(phub("compare", "--json", whole)[0])[0]["missing"] == 0, "a gap where there is none")
     gap = made("gap", [{}, {}, None, {"next": 2, "action": "loosens"}, None, None, {"theta": 2, "next": 2}, {"theta": 2, "next": 2}], {})
     out, err = phub("explain", gap)
-    check(err == f"phub: {gap}: lines of 3 windows are missing, the first of them before step 40: sums are without these\n", err)
+    check(err == f"phub: {gap}: lines of 3 windows are missing, the first of them before step 40, and sums are of the whole run\n", err)
     holds(out, "5 windows, theta changed in 1")
     for command in (["compare", gap], ["plot", gap, "--out", "gap.svg"], ["dry-run", gap]):
         holds(phub(*command)[1], "lines of 3 windows are missing")
-    check(lines(phub("compare", "--json", gap)[0])[0]["missing"] == 3, "compare --json")
+    told = lines(phub("compare", "--json", gap)[0])[0]
+    check(told["missing"] == 3 and told["bytes"] == 40 * MODEL, "compare --json")
+    open_end = gap.with_name("open.jsonl")
+    open_end.write_text("".join(gap.read_text().splitlines(True)[:-1]))
+    out, err = phub("compare", "--json", open_end)
+    holds(err, "before step 40, and what the run has sent is not known\n$")
+    check(all(lines(out)[0][name] is None for name in ("bytes", "bytes_travel", "saving")), out)
     told = lines(phub("explain", gap, "--json")[0])
     check([(line["t"], line["missing"], line["missing_before"]) for line in told] == [(40, 3, 1)], str(told))
     out = phub("explain", gap, "--at", 70)[0]
@@ -391,6 +398,44 @@ def seeds():
     phub("dry-run", log, "--seed", 2**64 - 2)
 
 
+def came_later():
+    """where who writes a log's end came later, and knows not what was sent before, windows tell, or nobody: never too little"""
+    def log(name, windows, action, end, since, at=185):
+        path = made(name, windows, {"t": 300, "rank": 1, "accuracy": 0.7, **end}, policy="hill" if windows else "fixed", period=120)
+        text = path.read_text().splitlines(True)
+        site = {"scout": "site", "t": at, "rank": 1, "action": action, "sites": 2, "since": since, "reason": "why"}
+        path.write_text("".join(text[:2 if windows else 1] + [json.dumps(site) + "\n"] + text[2 if windows else 1:]))
+        return path
+
+    first = {"t": 120, "bytes": 120 * MODEL, "bytes_travel": MODEL, "bytes_bsp": 120 * MODEL, "bytes_total": 121 * MODEL}
+    second = {"t": 240, "bytes": 60 * MODEL, "bytes_travel": MODEL, "bytes_bsp": 240 * MODEL, "bytes_total": 61 * MODEL}
+    late = {"bytes": 90 * MODEL, "bytes_travel": MODEL}  # of the second window, and of 60 steps more
+    all_of_it = {"bytes": 210 * MODEL, "bytes_travel": 2 * MODEL}
+    never = "who wrote its end came after step %d, no window tells what was sent until then, and what the run has sent is not known\n$"
+    cheap = made("cheap", [], {"t": 300, "bytes": 250 * MODEL, "accuracy": 0.6}, policy="fixed")
+    for name, windows, action, end, since, sent, why in (
+            ("r1", [first, second], "restarted", late, 185, 212, "^$"),
+            ("r2", [first, second], "writes", late, 185, 212, "^$"),
+            ("r3", [first, second], "writes", all_of_it, 0, 212, "^$"),
+            ("r4", [first], "writes", {"bytes": 90 * MODEL}, 185, None, never % 185),
+            ("r5", [], "restarted", late, 185, None, never % 185),
+            ("r6", [], "writes", {"bytes": 60 * MODEL}, 240, None, never % 240),
+            ("r7", [], "writes", {"bytes": 210 * MODEL}, 0, 210, "^$"),
+            ("r8", [], "writes", late, None, None, "who wrote its end came later, and what the run has sent is not known\n$")):
+        path = log(name, windows, action, end, since)
+        out, err = phub("compare", "--json", path, cheap)
+        told, other = lines(out)
+        holds(err, why)
+        known = sent is not None
+        check(told["t"] == 300 and told["accuracy"] == 0.7 and told["front"] == known and other["front"] == (not known), out)
+        check((told["bytes"] + told["bytes_travel"] == sent * MODEL and abs(told["saving"] - 300 / sent) < 1e-4) if known
+              else told["bytes"] is None and told["saving"] is None and not told["oracle"], out)
+        check(("fewer bytes than BSP" in phub("explain", path)[0]) == known, f"explain {name}")
+        phub("plot", path, cheap, cheap, "--out", f"{name}.svg")
+        check((name in panel(f"{name}.svg", "Bytes against")[0]) == known, f"plot {name}")
+    holds(phub("compare", FOLDER / "r5.jsonl")[0], r"\nr5 +local +fixed +300 +- +- +- +- +1 +70.00 +")
+
+
 def run_was_killed():
     """run: what one that was killed has left is told of by the next; a log that was whole stays until there is another"""
     out, before = FOLDER / "killed.jsonl", FOLDER / "killed.jsonl.before"
@@ -408,11 +453,15 @@ def run_was_killed():
     script = ["--", "sh", "-c", f'cmp "$PHUB_SCOUT_LOG.before" {FOLDER}/good.jsonl && [ ! -e "$PHUB_SCOUT_LOG" ] && ']
     fails, writes = script[:-1] + [script[-1] + "exit 3"], script[:-1] + [script[-1] + f'cp {FOLDER}/good.jsonl "$PHUB_SCOUT_LOG"']
     err = phub("run", "--sites", 1, "--out", out, *fails, status=1)[1]
+    holds(err, f"phub: {out} was of a run that was broken off, and is {out}.broken now; {before}, of the run before that, stays\n")
+    check(out.read_text() == part and before.read_text() == good, "not all is as it was")
+    out.write_text(part.splitlines(True)[0])
+    err = phub("run", "--sites", 1, "--out", out, *fails, status=1)[1]
     holds(err, f"phub: {out} was of a run that was broken off, and has gone; {before}, of the run before that, stays\n")
     check(out.read_text() == good and not before.exists(), "the log that was whole is not there again")
     tells = f"phub: the log is {out}: phub scout explain {out} tells why theta changed, and phub scout plot --out FILE.svg {out} draws it\n"
     for first, second, told in ((good, part, f"{tells}phub: the log of the run before is {before}, where that of an older one was\n"),
-                                (part, good, "was of a run that was broken off"),
+                                (part, good, f"{tells}phub: the log of what was broken off is {out}.broken; the log of the run before is {before}\n"),
                                 (good, None, f"{tells}phub: the log of the run before is {before}\n"), (None, good, tells)):
         for path, text in ((out, first), (before, second)):
             path.unlink(missing_ok=True)
@@ -421,6 +470,34 @@ def run_was_killed():
         err = phub("run", "--sites", 1, "--out", out, *writes)[1]
         check(told in err and out.read_text() == good and before.read_text() == good, err)
         check(("the log of the run before" in err) == (first is not None), err)
+
+
+def run_goes_on():
+    """run: of one that was broken off again and again, and goes on from what its sites have saved, no line is lost, whatever log was there"""
+    whole = made("whole", [{}] * 8, {})
+    text = whole.read_text().splitlines(True)
+    text[0] = text[0].replace('"version":1', '"version":1,"id":7')
+    again = json.dumps({"scout": "site", "t": 20, "rank": 0, "action": "restarted", "sites": 2, "since": 0, "reason": "why"}) + "\n"
+    parts = [text[:4], [text[0], again, *text[3:5], text[5][:40]], [text[0], again.replace("20", "40"), *text[5:7]],
+             [text[0], again.replace("20", "60"), *text[7:]]]
+    out, good = FOLDER / "goes-on.jsonl", made("good", [{}] * 2, {}).read_text().replace('"version":1', '"version":1,"id":8')
+    for older, name in ((None, "before"), (good, "broken")):
+        for path in FOLDER.glob("goes-on.*"):
+            path.unlink()
+        if older:
+            out.write_text(older)
+        for i, part in enumerate(parts):
+            (FOLDER / "part").write_text("".join(part))
+            for script in ("exit 3", f'cp {FOLDER}/part "$PHUB_SCOUT_LOG"; exit {0 if part is parts[-1] else 3}')[i == 0:]:
+                told = phub("run", "--sites", 1, "--out", out, "--", "sh", "-c", script, status=int("3" in script[-1:]))[1]
+        holds(told, f"phub: {out}: lines of 6 windows are missing, the first of them before step 70, and sums are of the whole run\n",
+              f"phub: {out}: its run goes on from what is in {out}.{name}: cat {out}.{name} {out} is the log of all of it\n",
+              f"phub: what this run has logged before is {out}.{name}: cat {out}.{name} {out} is all of it\n$")
+        (FOLDER / "all.jsonl").write_text(pathlib.Path(f"{out}.{name}").read_text() + out.read_text())
+        for at in range(10, 81, 10):
+            found, wanted = (phub("explain", log, "--at", at) for log in (FOLDER / "all.jsonl", whole))
+            check(re.sub("  restarted .*\n", "", found[0]) == wanted[0].replace("whole,", "all,") and not found[1], str(found))
+        check(older is None or pathlib.Path(f"{out}.before").read_text() == older, "the log of an older run has gone")
 
 
 def run_of_dgc():
@@ -506,5 +583,6 @@ def readme():
 if __name__ == "__main__":
     os.environ["BUILD"] = str(rig.BUILD)
     rig.run([gaps, cannot, fewer, not_known, spent, trials, here, heat, kinds_of_theta, thetas_that_overlap, to_the_end, texts_in_pictures,
-             names_in_pictures, names_in_json, plot_that_cannot_be_written, plot_fails_early, seeds, run_was_killed, run_of_dgc,
+             names_in_pictures, names_in_json, plot_that_cannot_be_written, plot_fails_early, seeds, came_later, run_was_killed, run_goes_on,
+             run_of_dgc,
              models_that_are_one, run_of_no_numbers, readme])

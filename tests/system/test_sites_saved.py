@@ -233,7 +233,7 @@ def log_goes_on():
         found = [json.loads(line) for line in pathlib.Path(log).read_text().splitlines()]
         told = [(line["t"], line["rank"], line["action"]) for line in found if line["scout"] == "site"]
         check(told == [(33, 0, "restarted")], f"what is told of sites: {told}")
-        holds(scout("explain", log), "10 windows", "go on from what they saved after step 33")
+        holds(scout("explain", log), "10 windows", "go on from what they saved after step 33, but rank 0, which has saved nothing, from theirs")
     box.stop()
 
 

@@ -210,10 +210,10 @@ def stand(pid, url):
 
 def halved(rank, url, folder, began, part):
     """They save after step 5; then they go on from there, in one part but rank 0: the box is lost when rank 1 has the first sum, and rank 0 has not."""
-    breaks, loads = part in ("again", "bare"), part == "again" or (part == "bare" and rank == 1)
+    breaks, loads = part in ("again", "other", "bare"), part in ("again", "other") or (part == "bare" and rank == 1)
     with phub.connect(url, rank=rank, world=2, transport="tcp", resume=60) as worker:
         weights = numpy.load(f"{folder}/{rank}.npy") if loads else numpy.full(LARGE, rank, numpy.float32)
-        site = phub.Site(worker, "local", 4, outer="nesterov", log=f"{folder}/log" if rank == 0 else None)
+        site = phub.Site(worker, "local", 4, outer="nesterov", log=f"{folder}/log" if rank == (part == "other") else None)
         site.tensor("w", weights.ctypes.data, LARGE)
         if loads:
             site.load(pathlib.Path(folder, f"{rank}.state").read_bytes())
@@ -255,7 +255,7 @@ def test_box_lost_as_it_goes_on(_):
         address = f"127.0.0.1:{rig.free_port()}"
         command = [str(rig.PHUBD), "--listen", address, "-o", "data_ports=any"]
         ended, log = {}, pathlib.Path(folder, "log")
-        for part in ("whole", "saved", "again", "bare"):
+        for part in ("whole", "saved", "again", "other", "bare"):
             began = rig.fork.Array("i", 2)
             box = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
             assert "listening" in box.stdout.readline()
@@ -273,11 +273,13 @@ def test_box_lost_as_it_goes_on(_):
                 other.join()
             if part == "saved":
                 before = log.read_text()
-            if part not in ("again", "bare"):
+            if part in ("whole", "saved"):
                 continue
             lines = [json.loads(line) for line in log.read_text().splitlines()]
             assert [(line["t"], line["rank"], line["action"]) for line in lines
-                    if line["scout"] == "site"] == [(5, 0, "restarted")], (part, lines)
+                    if line["scout"] == "site"] == [(5, int(part == "other"), "restarted")], (part, lines)
+            reasons = [line["reason"] for line in lines if line["scout"] == "site"]
+            assert ("but rank 0, which has saved nothing" in reasons[0]) == (part == "bare"), reasons
             assert [end[1:] for end in ended[part]] == [(5, 1)] * 2, (part, [end[1:] for end in ended[part]])
             assert part == "bare" or [end[0] for end in ended[part]] == [end[0] for end in ended["whole"]], "not bit for bit"
             log.write_text(before)

@@ -151,7 +151,7 @@ class Site:
         except BaseException as e:
             self._abandon()
             if isinstance(e, Error) and "frozen weights of sites differs" in str(e):
-                raise Error(e.code, f"{e}; all sites begin with the same: phub.torch.broadcast_parameters(model.state_dict(), url) before it "
+                raise Error(e.code, f"{e}: phub.torch.broadcast_parameters(model.state_dict(), url) before it "
                                     "gives all rank 0's") from None  # fmt: skip
             raise
         self._touch()
