@@ -28,9 +28,8 @@ static int line_count(const json_t *object, const char *field, uint64_t *out, st
 	return 0;
 }
 
-/* {"correct":c,"samples":n}: NaN of none. */
-static int line_score(
-	const json_t *line, const char *field, double *accuracy, uint64_t *samples, bool *broken, struct err *e)
+/* {"correct":c,"samples":n}: NaN of none; so is an accuracy that is no number, which says nothing of weights. */
+static int line_score(const json_t *line, const char *field, double *accuracy, uint64_t *samples, struct err *e)
 {
 	const json_t *score = json_object_get(line, field);
 	const bool none = json_is_null(json_object_get(score, "correct"));
@@ -46,7 +45,6 @@ static int line_score(
 	rc = none ? 0 : line_count(score, "correct", &correct, e);
 	if (rc == 0)
 		rc = line_count(score, "samples", samples, e);
-	*broken |= none && *samples > 0;
 	if (rc == 0 && correct > *samples)
 		rc = err_set(e, -EBADMSG, "%s has more that is correct than samples", field);
 	if (rc == 0 && *samples > 0 && !none)
@@ -190,7 +188,6 @@ static int line_take_sender(const json_t *line, unsigned sites, struct advise_li
 static int line_take(const json_t *line, struct advise_line *out, struct err *e)
 {
 	uint64_t home, away;
-	bool broken = false;
 	int rc;
 
 	out->step = UINT64_MAX;
@@ -202,10 +199,12 @@ static int line_take(const json_t *line, struct advise_line *out, struct err *e)
 	if (rc == 0)
 		rc = line_count(line, "bytes", &out->report.bytes, e);
 	if (rc == 0)
-		rc = line_score(line, "home", &out->report.home, &home, &broken, e);
+		rc = line_score(line, "home", &out->report.home, &home, e);
 	if (rc == 0)
-		rc = line_score(line, "away", &out->report.away, &away, &broken, e);
-	out->report.unfit = broken ? SCOUT_BROKEN : SCOUT_FIT;
+		rc = line_score(line, "away", &out->report.away, &away, e);
+	if (isnan(out->report.home) || isnan(out->report.away))
+		out->report.home = out->report.away = NAN; /* of half a pair nothing is known, and that is said */
+	out->report.unfit = SCOUT_FIT;
 	if (rc == 0)
 		rc = line_plus(line, out, e);
 	if (rc < 0)

@@ -25,7 +25,7 @@
  *
  * JSON has no NaN and no infinity: what is none else, of correct, said, heard, loss and rate, is null, as are NaN,
  * Infinity and -Infinity, which Python's json writes nevertheless. A site whose own model it is that has come to that
- * (correct, said, heard, the loss of train) is one of SCOUT_BROKEN.
+ * (said, heard, the loss of train) is one of SCOUT_BROKEN; one without a count of what is correct has said nothing.
  */
 #ifndef PHUB_CLI_ADVISE_LINE_H
 #define PHUB_CLI_ADVISE_LINE_H

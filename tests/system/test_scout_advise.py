@@ -276,16 +276,18 @@ def advise_broken():
     (FOLDER / "broken.jsonl").write_text('{"scout":"run","job":"another"}\n')
     with Advisor("--out", "broken.jsonl") as a:
         answer = a.ask(report(0, 100.0, 80, bytes=2e4), report(1, 1e2, 80, home={"correct": None, "samples": 100.0}))[0]
-        holds(answer["reason"], "; site 1 has weights or gradients that are no numbers$")
+        holds(answer["reason"], "; of what models get right at site 1 nothing is known$")
+        answer = a.ask({**report(0, 120, 80), "away": {"correct": None, "samples": 100}}, report(1, 120, 80))[0]
+        holds(answer["reason"], "; of what models get right at site 0 nothing is known$")
         answer = a.ask(report(0, 150, 80), report(1, 150, 80, home={"correct": None, "samples": 0}))[0]
         check("no numbers" not in answer["reason"], f"who was tried on nothing has numbers: {answer}")
         answer = a.ask(json.dumps(report(0, 200, 80, train={"loss": -math.inf, "samples": 1},
                                          before={"loss": math.inf, "samples": 1})).encode(),
                        json.dumps(report(1, 200, 80, home={"correct": math.nan, "samples": 9}, note='"NaN, Infinity')).encode())[0]
-        holds(answer["reason"], "; site 0 has weights or gradients that are no numbers, and so have 1 more$")
+        holds(answer["reason"], "; site 0 has weights or gradients that are no numbers")
         for line in (b'{"site":0,"step":300,"train":{"loss":nan,"samples":1}}', b'{"site":0,"step":300,"secret":NaN"}', b"NaN" * 1365):
             holds(a.ask(line)[0]["error"], "no JSON")
-    check([line["bytes"] for line in lines((FOLDER / "broken.jsonl").read_text()) if line["scout"] == "decision"] == [20000, 20000, 20000],
+    check([line["bytes"] for line in lines((FOLDER / "broken.jsonl").read_text()) if line["scout"] == "decision"] == [20000, 20000, 20000, 20000],
           "of reals")
     check(a.err == "phub: the log of the run before is broken.jsonl.before\n" and "another" in (FOLDER / "broken.jsonl.before").read_text(),
           a.err)
