@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -26,7 +27,10 @@
 #include "phub/cli/cli.h"
 #include "transport/stream.h"
 
-enum { CHECK_TAIL_BYTES = 2048 }; /* that a last line has at most */
+enum {
+	CHECK_TAIL_BYTES = 2048, /* that a last line has at most */
+	CHECK_LOCK_TRIES = 100,  /* for as often as others that end take the file away */
+};
 
 /* ---- options ---- */
 
@@ -237,6 +241,53 @@ static int check_name(const char *path, const char *suffix, char name[PATH_MAX],
 	if ((size_t)snprintf(name, PATH_MAX, "%s.%s", path, suffix) >= PATH_MAX)
 		return err_set(e, -ENAMETOOLONG, "cannot write %.100s...: the name is too long", path);
 	return 0;
+}
+
+/* Is it the file of that name, which another may have unlinked before it was locked here? */
+static bool check_is_there(const char *name, int fd)
+{
+	struct stat own, there;
+
+	return fstat(fd, &own) == 0 && stat(name, &there) == 0 && own.st_ino == there.st_ino &&
+	       own.st_dev == there.st_dev;
+}
+
+int scout_check_claim(const char *path, int *lock, struct err *e)
+{
+	char name[PATH_MAX];
+	int rc = check_name(path, "lock", name, e);
+
+	*lock = -1;
+	for (unsigned tries = 0; rc == 0 && tries < CHECK_LOCK_TRIES; tries++) {
+		const int fd = open(name, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
+		const bool locked = fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) == 0,
+			   busy = !locked && errno == EWOULDBLOCK;
+		const bool there = fd >= 0 && check_is_there(name, fd);
+
+		if (locked && there) {
+			*lock = fd;
+			return 0;
+		}
+		if (fd >= 0)
+			close(fd);
+		if (busy && there)
+			rc = err_set(e, -EBUSY,
+				"cannot write %s: another phub scout run writes it now; give --out another name", path);
+		else if (!busy && !locked)
+			return 0;
+	}
+	return rc;
+}
+
+void scout_check_release(const char *path, int lock)
+{
+	char name[PATH_MAX];
+
+	if (lock < 0)
+		return;
+	if (check_name(path, "lock", name, NULL) == 0)
+		unlink(name);
+	close(lock);
 }
 
 static enum scout_check_fate check_fate(const char *path)

@@ -57,6 +57,11 @@ int scout_check_log(const char *path, struct err *e);
  * others of write(2). */
 int scout_check_room(const char *path, struct err *e);
 
+/* That no other run writes the log at PATH meanwhile: PATH.lock is there, and locked, until scout_check_release(), or
+ * the process is no more. -EBUSY with the reason: one does. 0, and *lock is -1 where no file can be locked. */
+int scout_check_claim(const char *path, int *lock, struct err *e);
+void scout_check_release(const char *path, int lock);
+
 /* What has become of a log that is there. */
 enum scout_check_aside {
 	SCOUT_CHECK_ALONE, /* there is none */

@@ -592,14 +592,18 @@ static int run_check_scout(const struct args_usage *usage, const struct run_opti
 static int run_open(const struct args_usage *usage, struct run *run)
 {
 	struct err e = {0};
+	const char *out = run->options->out;
 
+	int rc, lock;
 	if (run_check_sites(run, &e) < 0)
 		return args_wrong(usage, "%s", e.text);
-	if (run_check_world(run, &e) < 0) {
+	if (run_check_world(run, &e) < 0 || scout_check_claim(out, &lock, &e) < 0) {
 		output_error("%s", e.text);
 		return CLI_FAILED;
 	}
-	return run_go(run);
+	rc = run_go(run);
+	scout_check_release(out, lock);
+	return rc;
 }
 
 /* Too large for the stack; and the environment is in it, to the end of the process. */

@@ -500,6 +500,22 @@ def run_goes_on():
         check(older is None or pathlib.Path(f"{out}.before").read_text() == older, "the log of an older run has gone")
 
 
+def run_of_one_log():
+    """run: of two at once that would write one log the second ends before anything starts; who was killed is in nobody's way"""
+    out, log = FOLDER / "one.jsonl", made("of-one", [{}], {})
+    script = f'cp {log} "$PHUB_SCOUT_LOG"; echo writes; exec sleep 100'
+    for end in (signal.SIGKILL, signal.SIGTERM):
+        with subprocess.Popen([PHUB, "scout", "run", "--sites", "1", "--out", out, "--", "sh", "-c", script], env=rig.QUIET, cwd=FOLDER,
+                              stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as first:
+            check("writes" in first.stdout.readline(), "the first has not begun")
+            err = phub("run", "--sites", 1, "--out", out, "--", "touch", FOLDER / "begun", status=1)[1]
+            check(err == f"phub: cannot write {out}: another phub scout run writes it now; give --out another name\n", err)
+            check(out.read_text() == log.read_text() and not (FOLDER / "begun").exists(), "the second has begun")
+            first.send_signal(end)
+    phub("run", "--sites", 1, "--out", out, "--", "cp", log, out)
+    check(not pathlib.Path(f"{out}.lock").exists(), "the lock is left over")
+
+
 def run_of_dgc():
     """run: dgc with a policy that goes by what models lose elsewhere is refused before anything starts, also without --thetas"""
     for policy in ("hill", "stochastic", "annealing"):
@@ -583,6 +599,6 @@ def readme():
 if __name__ == "__main__":
     os.environ["BUILD"] = str(rig.BUILD)
     rig.run([gaps, cannot, fewer, not_known, spent, trials, here, heat, kinds_of_theta, thetas_that_overlap, to_the_end, texts_in_pictures,
-             names_in_pictures, names_in_json, plot_that_cannot_be_written, plot_fails_early, seeds, came_later, run_was_killed, run_goes_on,
+             names_in_pictures, names_in_json, plot_that_cannot_be_written, plot_fails_early, seeds, came_later, run_was_killed, run_goes_on, run_of_one_log,
              run_of_dgc,
              models_that_are_one, run_of_no_numbers, readme])
