@@ -321,8 +321,8 @@ static unsigned scout_fall_back(struct scout *s, struct scout_decision *decision
 			scout_policy_name(s->config.policy), to);
 	else
 		snprintf(decision->reason, sizeof(decision->reason),
-			"of %u sites %u have said what can be true, in %u windows in a row that said too little: %s",
-			trust->asked, trust->believed, s->silent, to);
+			"of %u sites %u have said what can be true, in %u window%s that said too little: %s",
+			trust->asked, trust->believed, s->silent, s->silent == 1 ? "" : "s in a row", to);
 	return safe;
 }
 
@@ -506,11 +506,15 @@ static const char *const scout_left[] = {[PLUS_NONE] = "nothing has left its lev
 	[PLUS_MOVES] = "what sites move in an exchange has risen from its level",
 	[PLUS_LOSS] = "what the mean model loses has risen from its level"};
 
+/* Sites that weigh as no more: one, but for roundings. */
+#define SCOUT_ALONE (1 + 1e-9)
+
 static void scout_say_why(const struct scout *s, const struct plus_verdict *v, struct scout_decision *d)
 {
 	const struct plus *p = &s->plus;
 	const double target = s->config.thetas[p->target];
 	const size_t room = sizeof(d->reason);
+	const bool alone = s->now.sites <= SCOUT_ALONE;
 	char *to = d->reason;
 
 	switch (v->cause) {
@@ -518,8 +522,13 @@ static void scout_say_why(const struct scout *s, const struct plus_verdict *v, s
 		snprintf(to, room, "measures how far sites pull apart: r is %.4g", v->r);
 		break;
 	case PLUS_MEASURED:
-		snprintf(to, room, "sites pull apart %.3g times as much as the noise of a batch, which allows theta %g",
-			p->reach.pull, target);
+		if (alone)
+			snprintf(to, room, "there is one site alone, and nothing pulls it apart: theta may be %g",
+				target);
+		else
+			snprintf(to, room,
+				"sites pull apart %.3g times as much as the noise of a batch, which allows theta %g",
+				p->reach.pull, target);
 		break;
 	case PLUS_ON_ITS_WAY:
 		snprintf(to, room, "on its way to theta %g, which the pull of %.3g allows", target, p->reach.pull);
@@ -555,8 +564,8 @@ static void scout_say_why(const struct scout *s, const struct plus_verdict *v, s
 			p->reach.pull);
 		break;
 	case PLUS_BLIND:
-		snprintf(to, room, "what exchanges said is missing, or cannot be true, for %u windows in a row",
-			p->blind);
+		snprintf(to, room, "what exchanges said is missing, or cannot be true, for %u window%s", p->blind,
+			p->blind == 1 ? "" : "s in a row");
 		break;
 	case PLUS_APART:
 	case PLUS_WAITS:

@@ -175,8 +175,11 @@ static void compare_legend(const struct compare *c)
 	compare_legend_shared(c);
 	for (unsigned i = 0; i < c->count; i++)
 		if (c->totals[i].sites < scout_log_number(c->logs[i].run, "sites"))
-			printf("Take care: %s ended with %.0f of %.0f sites, and what it scored is of these.\n",
-				c->logs[i].name, c->totals[i].sites, scout_log_number(c->logs[i].run, "sites"));
+			printf("Take care: %s ended with %.0f of %.0f sites%s.\n", c->logs[i].name, c->totals[i].sites,
+				scout_log_number(c->logs[i].run, "sites"),
+				isnan(c->totals[i].accuracy) && isnan(c->totals[i].loss)
+					? ""
+					: ", and what it scored is of these");
 	for (unsigned i = 0; i < c->count; i++)
 		if (!isnan(c->totals[i].broken))
 			printf("Take care: models of %s are no numbers since step %.0f.\n", c->logs[i].name,

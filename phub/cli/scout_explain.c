@@ -54,8 +54,8 @@ static void explain_what(const struct explain *x, unsigned i)
 	else
 		printf(", to theta %g.\n", next);
 	if (scout_log_missing(&x->log, i))
-		printf("  gap     the lines of %" PRIu64 " windows just before this one are missing in the log\n",
-			scout_log_missing(&x->log, i));
+		printf("  gap     the lines of %" PRIu64 " window%s just before this one are missing in the log\n",
+			scout_log_missing(&x->log, i), scout_log_missing(&x->log, i) == 1 ? "" : "s");
 	printf("  why     %s\n", *scout_log_text(w, "reason") ? scout_log_text(w, "reason") : "the log does not say");
 }
 
@@ -109,7 +109,7 @@ static void explain_pull(const struct explain *x, unsigned i)
 	if (!isnan(pull) && isnan(r))
 		printf("; they pulled apart %.3g times as much as the noise of a batch when that was last measured",
 			pull);
-	else if (!isnan(pull))
+	else if (!isnan(pull) && scout_log_number(w, "sites") != 1)
 		printf(", and pull apart %.3g times as much as the noise of a batch", pull);
 	if (!isnan(gain))
 		printf("; talking more would save a loss of %.4f", gain);
@@ -524,7 +524,8 @@ static void explain_table(const struct explain *x)
 	}
 	explain_rows_of_sites(x, site, INFINITY, &table);
 	output_table_print(&table);
-	explain_legend(x, table.heads[7]);
+	if (x->log.count > 0)
+		explain_legend(x, table.heads[7]);
 }
 
 /* Has a window of scout+ held what talking more would save against what that costs? */
@@ -586,9 +587,9 @@ static void explain_summary(const struct explain *x)
 		few += explain_acts(x, i, SCOUT_FALLS_BACK) && !explain_changes(x, i);
 		cannot += explain_acts(x, i, SCOUT_CANNOT);
 	}
-	printf("%s: %s, policy %s, %.0f sites; %u windows, theta changed in %u", x->log.name,
+	printf("%s: %s, policy %s, %.0f sites; %u window%s, theta changed in %u", x->log.name,
 		scout_log_text(x->log.run, "algorithm"), scout_log_text(x->log.run, "policy"),
-		scout_log_number(x->log.run, "sites"), x->log.count, changes);
+		scout_log_number(x->log.run, "sites"), x->log.count, x->log.count == 1 ? "" : "s", changes);
 	if (few > 0)
 		printf("; in %u more too few reports came, and it stayed", few);
 	if (cannot > 0)

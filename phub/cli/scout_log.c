@@ -493,8 +493,8 @@ static void log_tell_gap(const struct scout_log *log)
 		output_note("%s: who wrote it was lost, and came again: windows in between are missing, and %s",
 			log->path, sent);
 	else if (log->missing)
-		output_note("%s: lines of %" PRIu64 " windows are missing, the first of them before step %.0f, and %s",
-			log->path, log->missing, log_first_gap(log), sent);
+		output_note("%s: lines of %" PRIu64 " window%s are missing, the first of them before step %.0f, and %s",
+			log->path, log->missing, log->missing == 1 ? "" : "s", log_first_gap(log), sent);
 	else if (!known && isnan(log->since))
 		output_note("%s: who wrote its end came later, and %s", log->path, sent);
 	else if (!known)

@@ -380,7 +380,8 @@ static int run_conclude(struct run *run, enum scout_check_fate fate)
 static int run_break_off(const struct run *run)
 {
 	if (run->windows > 0)
-		output_note("%s has %u windows until then", run->options->out, run->windows);
+		output_note(
+			"%s has %u window%s until then", run->options->out, run->windows, run->windows == 1 ? "" : "s");
 	return CLI_SIGNAL + run->crew.signal;
 }
 
@@ -591,10 +592,10 @@ static int run_check_scout(const struct args_usage *usage, const struct run_opti
 
 static int run_open(const struct args_usage *usage, struct run *run)
 {
-	struct err e = {0};
 	const char *out = run->options->out;
-
+	struct err e = {0};
 	int rc, lock;
+
 	if (run_check_sites(run, &e) < 0)
 		return args_wrong(usage, "%s", e.text);
 	if (run_check_world(run, &e) < 0 || scout_check_claim(out, &lock, &e) < 0) {

@@ -115,6 +115,15 @@ def who_was_there():
           r"\n  lost    at step 12 site 1; 2 of 3 are there: lost indeed\n  came    at step 20 site 1; 3 of 3 are there: came indeed\n")
     check(" site 1; " not in phub("explain", path, "--at", 25)[0], "another window's")
     check(lines(phub("compare", "--json", path)[0])[0]["sites"] == 2, "compare --json")
+    holds(phub("compare", path)[0], r"\nTake care: who ended with 2 of 3 sites, and what it scored is of these\.\n$")
+    check(phub("compare", log("unscored.jsonl", head, *moves, *went, {**end, "accuracy": None}))[0].endswith(
+        "\nTake care: unscored ended with 2 of 3 sites.\n"), "of what was not scored")
+    one = [{**moves[0], "t": 10, "sites": 1, "pull": 0, "r_all": 1}]
+    found = phub("explain", log("one.jsonl", {**head, "policy": "scout+"}, *one, end), "--at", 10)[0]
+    check("r = 1.0000" in found and "pull" not in found.split("  seen")[1].split("\n")[0], found)
+    holds(phub("explain", FOLDER / "one.jsonl")[0], "; 1 window, theta changed in 1")
+    bare = phub("explain", log("bare.jsonl", head, went[0], end))[0]
+    check("0 windows" in bare and "AL:" not in bare and "(the mean of sites" not in bare, bare)
     still = log("still.jsonl", head, went[0])
     holds(phub("explain", still)[0], "0 windows, theta changed in 0", r"\n *12 +- +- +- +lost ",
           r"\nThe log ends early, at step 0 with 2 of 3 sites")

@@ -315,7 +315,7 @@ def run_loses_a_site():
     check(told[-1]["scout"] == "end" and [line["sites"] for line in told[1:-1]][-1] == 2, str(told[-2:]))
     gone, = (line for line in told if line["scout"] == "site")
     check((gone["rank"], gone["action"], gone["sites"], told[-1]["sites"]) == (1, "lost", 2, 2) and 60 < gone["t"] <= 65, str(gone))
-    holds(out, "Take care: lost ended with 2 of 3 sites, and what it scored is of these")
+    holds(out, r"Take care: lost ended with 2 of 3 sites\.\n")
     holds(phub("explain", "lost.jsonl")[0],
           rf"\n *{gone['t']} +- +- +- +lost +- +- +- +site 1; 2 of 3 are there: the box has lost it: its control session",
           r"\nIt ended at step 120 with 2 of 3 sites, theta ")

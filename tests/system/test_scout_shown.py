@@ -63,7 +63,7 @@ def gaps():
     holds(out, r"step 70 \(steps 61 to 70, at theta 2\)", r"\n  gap +the lines of 2 windows just before this one are missing in the log\n")
     check("  gap " not in phub("explain", gap, "--at", 80)[0], "a gap where there is none")
     first = made("first", [None, {}, {}], {})
-    holds(phub("explain", first)[1], "lines of 1 windows are missing, the first of them before step 20")
+    holds(phub("explain", first)[1], "lines of 1 window are missing, the first of them before step 20")
     for path, at, told in ((whole, 0, "1 to 80"), (whole, 81, "1 to 80"), (first, 10, "11 to 30"),
                            (gap, 60, "1 to 80, but of 41 to 60, whose lines are missing"),
                            (gap, 21, "1 to 80, but of 21 to 30, whose lines are missing")):
@@ -599,6 +599,5 @@ def readme():
 if __name__ == "__main__":
     os.environ["BUILD"] = str(rig.BUILD)
     rig.run([gaps, cannot, fewer, not_known, spent, trials, here, heat, kinds_of_theta, thetas_that_overlap, to_the_end, texts_in_pictures,
-             names_in_pictures, names_in_json, plot_that_cannot_be_written, plot_fails_early, seeds, came_later, run_was_killed, run_goes_on, run_of_one_log,
-             run_of_dgc,
-             models_that_are_one, run_of_no_numbers, readme])
+             names_in_pictures, names_in_json, plot_that_cannot_be_written, plot_fails_early, seeds, came_later, run_was_killed,
+             run_goes_on, run_of_one_log, run_of_dgc, models_that_are_one, run_of_no_numbers, readme])

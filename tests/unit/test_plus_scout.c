@@ -261,6 +261,32 @@ static void test_mean_of_nothing(void **state)
 	}
 }
 
+/* One that is left is not pulled apart from others, and what it does is told of it alone. */
+static void test_alone(void **state)
+{
+	struct scout_report report = {.bytes = MODEL, .trained = 1000, .train = 0.5};
+	struct scout_decision d;
+	struct scout_config c = of_local();
+	struct scout scout;
+	struct err e;
+	unsigned told = 0;
+
+	(void)state;
+	assert_int_equal(scout_init(&scout, &c, &e), 0);
+	for (unsigned window = 0; window < 10; window++) {
+		scout_hear_all(&scout, 10, 10, 10, 1, 0.1);
+		assert_int_equal(scout_observe(&scout, &report, 1, &d), 0);
+		assert_null(strstr(d.reason, "sites pull apart "));
+		told += strstr(d.reason, "there is one site alone, and nothing pulls it apart: theta may be 50") !=
+			NULL;
+	}
+	assert_int_equal(told, 1);
+	scout_hear_all(&scout, 10, 10, NAN, 1, 0.1);
+	assert_int_equal(scout_observe(&scout, &report, 1, &d), 0);
+	assert_non_null(strstr(d.reason, "cannot be true, for 1 window"));
+	assert_null(strstr(d.reason, "in a row"));
+}
+
 /* What the window has done to the mean model is by sites that knew it before and after. That nobody knows it is said,
  * where it was asked for. */
 static void test_before_and_after(void **state)
@@ -540,6 +566,7 @@ int main(void)
 		cmocka_unit_test(test_says_all),
 		cmocka_unit_test(test_says_doubt),
 		cmocka_unit_test(test_mean_of_nothing),
+		cmocka_unit_test(test_alone),
 		cmocka_unit_test(test_before_and_after),
 		cmocka_unit_test(test_says_no_statistics),
 		cmocka_unit_test(test_samples_of_who_trains),

@@ -362,6 +362,7 @@ static void test_bad_reports(void **state)
 		assert_int_equal(d.action, SCOUT_FALLS_BACK);
 		assert_int_equal(s.index, i < s.config.patience ? safe : 0);
 		assert_non_null(strstr(d.reason, i < s.config.patience ? "that was safe" : "the tightest theta"));
+		assert_non_null(strstr(d.reason, i == 1 ? "in 1 window that said" : "windows in a row that said"));
 	}
 	for (unsigned i = 0; i < 30; i++)
 		d = window(&s, 0.4);
