@@ -286,16 +286,16 @@ typedef struct phub_site phub_site_t;
 struct phub_site_options {
 	size_t size;                        /* set by phub_site_options_init() */
 	enum phub_site_algorithm algorithm; /* PHUB_SITE_LOCAL */
-	double theta;                       /* NaN: the paper's: 1, 0.1, 20, 0.001; with a scout its own */
+	double theta;                       /* NaN: the paper's: 1, 0.1, 20, 0.001; with a scout that one's: NaN */
 	double momentum;                    /* of the site's SGD, from 0 to below 1; 0.9 */
 	double weight_decay;                /* 0 */
 	double rate_first;                  /* GAIA: the learning rate that theta is for; theta falls with it; 0.1 */
 	enum phub_site_outer outer;         /* LOCAL */
 	double outer_rate, outer_beta1, outer_beta2, outer_tau; /* NaN: the paper's */
 	double clip;                                            /* DGC: norm of a mean gradient at most; 0: any; 0 */
-	uint32_t warmup;                        /* DGC: steps in each of four stages of a looser theta; 0: none; 0 */
-	uint64_t samples;                       /* of this site; 0: it has none, and counts for nothing; 1 */
-	bool weighted;                          /* sites count by their samples; else all that have any are alike */
+	uint32_t warmup;  /* DGC: steps in each of four stages of a looser theta; 0: none; 0 */
+	uint64_t samples; /* of this site, at most 2^53; 0: it has none, and counts for nothing; 1 */
+	bool weighted;    /* sites count by their samples; else all that have any are alike */
 	const struct phub_scout_options *scout; /* NULL: theta stays */
 	phub_evaluate *evaluate; /* NULL: this site's reports, and those of models that come here, say nothing */
 	void *context;           /* evaluate()'s */
@@ -443,7 +443,7 @@ PHUB_API int64_t phub_site_save(phub_site_t *site, void *out, size_t bytes);
  */
 PHUB_API int phub_site_load(phub_site_t *site, const void *in, size_t bytes);
 
-/* From the next exchange on: this site's samples. -EBUSY as phub_site_step(). */
+/* From the next exchange on: this site's samples. -EINVAL: above 2^53, as -1 is; -EBUSY as phub_site_step(). */
 PHUB_API int phub_site_set_samples(phub_site_t *site, uint64_t samples);
 
 /* From the next step on, at all sites after the same one. -EINVAL: not this algorithm's, or a scout sets it; -EBUSY. */

@@ -62,7 +62,7 @@ static void sync_news(const struct phub_site *s)
 }
 
 /* What tells options that all have alike from others. The box compares them, and says which differ, unless one on the
- * way is older. Theta is not among them, as all take that of `root`. */
+ * way is older. What theta has become is not among them, as all take that of `root`. */
 static uint64_t sync_terms(const struct phub_site *s)
 {
 	const char *text = s->phub->settings.sites;

@@ -344,6 +344,7 @@ static int environment_job(const struct reader *r, struct environment *room)
 int environment_apply(struct phub_site_options *options, struct environment *room, struct err *e)
 {
 	const struct reader r = {options->link, e};
+	const enum phub_site_algorithm was = options->algorithm;
 	int algorithm =
 		reader_choice(&r, "ALGORITHM", environment_algorithm, SITE_ALGORITHM_COUNT, "bsp, gaia, local, dgc");
 	int rc;
@@ -354,6 +355,8 @@ int environment_apply(struct phub_site_options *options, struct environment *roo
 	if (algorithm >= 0) {
 		options->algorithm = (enum phub_site_algorithm)algorithm;
 		options->theta = NAN; /* the program's is another algorithm's, perhaps */
+		if (was == PHUB_SITE_LOCAL && options->algorithm != PHUB_SITE_LOCAL)
+			options->outer = PHUB_OUTER_AVERAGE;
 	}
 	rc = environment_scout(&r, options, room);
 	if (rc == 0)

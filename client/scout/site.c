@@ -64,7 +64,7 @@ static int site_check(const struct site_config *c, struct err *e)
 			"above 0, "
 			"beta1 and beta2 from 0 to below 1",
 			outer_name(c->outer.kind), c->outer.rate, c->outer.beta1, c->outer.beta2, c->outer.tau);
-	if (c->algorithm == SITE_DGC && !site_not_negative(c->clip))
+	if (!site_not_negative(c->clip))
 		return err_set(e, -EINVAL, "site: gradients clipped to %g; needs to be at least 0", c->clip);
 	if (c->tensor_count == 0 || c->tensor_count > SITE_TENSORS_MAX)
 		return err_set(e, -EINVAL, "site: %u tensors; needs 1 to %u", c->tensor_count, SITE_TENSORS_MAX);

@@ -4,6 +4,7 @@
  */
 #include <errno.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,6 +20,9 @@
 #include "phub/base/crc.h"
 
 #define SITES_SLOTS_KEY "phub.sites"
+
+/* What doubles count one by one; and no -1. */
+#define SITES_SAMPLES_MAX (UINT64_C(1) << 53)
 
 /* ---- opening ---- */
 
@@ -84,11 +88,27 @@ static int sites_check_job(const phub_t *p, bool at_box, struct err *e)
 	return 0;
 }
 
+/* What no two options can say together, and what none can. */
+static int sites_check(const struct phub_site *s, const struct phub_site_options *o, struct err *e)
+{
+	if (o->samples > SITES_SAMPLES_MAX)
+		return err_set(e, -EINVAL, "%s: samples=%" PRIu64 "; allowed: 0 to 2^53", sites_who(s), o->samples);
+	if (o->outer != PHUB_OUTER_AVERAGE && o->algorithm != PHUB_SITE_LOCAL)
+		return err_set(e, -EINVAL, "%s: outer=%s is of PHUB_SITE_LOCAL, and the algorithm is %s", sites_who(s),
+			outer_name((enum outer_kind)o->outer), site_algorithm_name((enum site_algorithm)o->algorithm));
+	if (s->at_box && (o->scout || o->weighted))
+		return err_set(e, -ENOTSUP,
+			"%s: the box's optimizer takes a mean, and gradients alone: PHUB_OUTER_NESTEROV and the like "
+			"go with weights and a scout",
+			sites_who(s));
+	return 0;
+}
+
 /* Of two things one is wrong early, what else there is site_init() and scout_init() say at the start. */
 static int sites_settle(
 	struct phub_site *s, const struct phub_site_options *o, const struct environment *given, struct err *e)
 {
-	int rc = 0;
+	int rc;
 
 	s->samples = o->samples;
 	s->weighted = o->weighted;
@@ -96,12 +116,9 @@ static int sites_settle(
 	s->context = o->context;
 	options_site_config(o, &s->config);
 	s->at_box = o->algorithm == PHUB_SITE_LOCAL && o->outer == PHUB_OUTER_BOX;
-	if (s->at_box && (o->scout || o->weighted))
-		return err_set(e, -ENOTSUP,
-			"%s: the box's optimizer takes a mean, and gradients alone: PHUB_OUTER_NESTEROV and the like "
-			"go with weights and a scout",
-			sites_who(s));
-	rc = sites_check_job(s->phub, s->at_box, e);
+	rc = sites_check(s, o, e);
+	if (rc == 0)
+		rc = sites_check_job(s->phub, s->at_box, e);
 	if (rc == 0 && given->lost >= 0) /* the box hears it at the start */
 		s->phub->settings.lost = (enum phub_lost)given->lost;
 	if (rc == 0 && given->reproducible >= 0) /* likewise */
@@ -129,6 +146,10 @@ int phub_site_open(phub_t *p, const struct phub_site_options *options, phub_site
 	int rc = options_site(options, &own, e);
 	phub_site_t *s;
 
+	if (rc == 0 && own.scout && !isnan(own.theta)) /* of the program, before it hears of the environment */
+		rc = err_set(e, -EINVAL,
+			"site: theta=%g beside a scout, which sets it; leave it away, or take it for the scout's first",
+			own.theta);
 	if (rc == 0)
 		rc = environment_apply(&own, &given, e);
 	if (rc < 0)
@@ -306,6 +327,8 @@ static void sites_say(phub_site_t *s)
 		options_say_outer(text, room, &c->outer);
 	if (s->scouted)
 		sites_say_scout(s, text, room);
+	else if (!s->at_box) /* as it began: who comes later has theirs, whatever it is now */
+		options_say_number(text, room, "theta", s->config.theta);
 	options_say(text, room, "weighted", s->weighted ? "yes" : "no");
 	if (s->within)
 		c = &s->within->config;
@@ -627,6 +650,9 @@ int phub_site_set_samples(phub_site_t *s, uint64_t samples)
 {
 	int rc = sites_rests(s);
 
+	if (rc == 0 && samples > SITES_SAMPLES_MAX)
+		rc = err_set(api_last_error(), -EINVAL, "%s: samples=%" PRIu64 "; allowed: 0 to 2^53", sites_who(s),
+			samples);
 	if (rc == 0)
 		s->samples = samples;
 	return rc;

@@ -190,6 +190,49 @@ def test_few(box):
         phub.Site(worker, scout=dict(thetas=[1], policy="scout+", tries=9), evaluate=lambda weights, draw, samples: (1, 1, 1.0))
 
 
+def says_wrong(rank, box):
+    """What cannot be, or what two options say, is refused in words, whatever else C would make of the number."""
+    for number, (options, text) in enumerate((({"samples": -1, "weighted": True}, "samples=-1: allowed are whole numbers from 0 to 2^64 - 1"),
+                                              ({"samples": 2**54}, "samples=18014398509481984; allowed: 0 to 2^53"),
+                                              ({"warmup": -1}, "warmup=-1: allowed are whole numbers from 0 to 2^32 - 1"),
+                                              ({"clip": -1}, "clipped to -1; needs to be at least 0"),
+                                              ({"scout": {"thetas": [1, 5], "period": -5}}, "period=-5: allowed are"),
+                                              ({"scout": {"thetas": [1, 5], "seed": -1}}, "seed=-1: allowed are"),
+                                              ({"scout": {"thetas": [1, 5], "patience": -1}}, "patience=-1: allowed are"),
+                                              ({"algorithm": "bsp", "outer": "adam"}, "outer=adam is of PHUB_SITE_LOCAL, and the"),
+                                              ({"theta": 3, "scout": {"thetas": [1, 3]}}, "theta=3 beside a scout, which sets it"))):
+        with raises(Exception, text), phub.connect(box.url(f"wrong{number}"), reduce="sum") as worker:
+            site = phub.Site(worker, **options)
+            site.tensor("w", torch.zeros(5).data_ptr(), 5)
+            site.start()
+    with phub.connect(box.url("wrong"), reduce="sum") as worker:
+        site = phub.Site(worker)
+        site.tensor("w", torch.zeros(5).data_ptr(), 5)
+        site.start()
+        for call in (lambda: site.set_samples(-1), lambda: site.lost(1.0, -1), lambda: site.score(-3, 1), lambda: site.score(3, -1)):
+            with raises(ValueError, ": allowed are whole numbers from 0 to 2^64 - 1"):
+                call()
+    scout = phub.Scout([1, 2], model_bytes=100)
+    with raises(ValueError, "bytes=-1: allowed are"):
+        scout.observe([(0.5, 0.5, 10, -1)])
+
+
+def test_says_wrong(box):
+    workers(1, says_wrong, box)
+
+
+def other_theta(rank, box):
+    """Whose theta is another's is told so, as of other options; who comes later has theirs, which may have changed meanwhile."""
+    for number, (first, others, *said) in enumerate((({}, {"theta": 10}, "20", "10"),
+                                                     ({"algorithm": "dgc", "theta": 0.3}, {"algorithm": "dgc"}, "0.3", "0.001"))):
+        with raises(phub.Error, "theta of sites differs", f"rank 0 says {said[0]}", f"rank 1 says {said[1]}"):
+            phub.torch.Site(make_net(0), box.url(f"theta{number}"), rank=rank, world=2, **(others if rank else first))
+
+
+def test_other_theta(box):
+    workers(2, other_theta, box)
+
+
 def unlike_racks(rank, box, name, momentum, frozen, *said):
     weights, across = torch.zeros(8), phub.connect(box.url(f"unlike-{name}"), rank=rank, world=2)
     with phub.connect(box.url(f"unlike-{name}{rank}"), rank=0, world=1, here=True) as rack:
@@ -214,4 +257,4 @@ def test_unlike_racks(box):
 
 
 if __name__ == "__main__":
-    rig.run([test_normed, test_finishes, test_frozen, test_wanted, test_few, test_unlike_racks], rig.Box())
+    rig.run([test_normed, test_finishes, test_frozen, test_wanted, test_few, test_says_wrong, test_other_theta, test_unlike_racks], rig.Box())

@@ -210,7 +210,7 @@ def disagree(rank, box):
 
 
 def test_disagree(box):
-    """Sites whose options differ are told at the start which, and by whom; theta is that of one."""
+    """Sites whose options differ are told at the start which, and by whom."""
     workers(WORLD, disagree, box)
 
 

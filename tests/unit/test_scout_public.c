@@ -366,7 +366,24 @@ static void test_site_options(void **state)
 	o.theta = 0;
 	assert_int_equal(opened(NULL, &o), -EINVAL);
 	o.scout = &scout;
+	o.theta = 5;
+	assert_int_equal(opened(NULL, &o), -EINVAL);
+	assert_non_null(strstr(phub_error(), "theta=5 beside a scout, which sets it"));
+	o.theta = NAN;
 	assert_int_equal(opened(NULL, &o), 0); /* it has the thetas */
+	o.samples = UINT64_MAX;
+	assert_int_equal(opened(NULL, &o), -EINVAL);
+	assert_non_null(strstr(phub_error(), "samples=18446744073709551615; allowed: 0 to 2^53"));
+	o.samples = UINT64_C(1) << 53;
+	assert_int_equal(opened(NULL, &o), 0);
+	o.scout = NULL;
+	o.algorithm = PHUB_SITE_BSP;
+	o.outer = PHUB_OUTER_ADAM;
+	assert_int_equal(opened(NULL, &o), -EINVAL);
+	assert_non_null(strstr(phub_error(), "outer=adam is of PHUB_SITE_LOCAL, and the algorithm is bsp"));
+	o.algorithm = PHUB_SITE_LOCAL;
+	o.outer = PHUB_OUTER_AVERAGE;
+	o.scout = &scout;
 	scout.thetas = bad;
 	scout.theta_count = 2;
 	scout.first = 0;

@@ -266,11 +266,19 @@ def _numbers(values: Sequence[float]) -> Any:
     return (_D * len(values))(*values)
 
 
+def _whole(name: str, value: Any, kind: Any = _U64) -> Any:
+    """ctypes would make another number of one that the type does not have."""
+    if kind in (_U, _U32, _U64) and isinstance(value, int) and kind(value).value != value:
+        raise ValueError(f"{name}={value}: allowed are whole numbers from 0 to 2^{8 * ctypes.sizeof(kind)} - 1")
+    return value
+
+
 def _set(options: Any, values: Mapping[str, Any], what: str) -> None:
+    kinds = dict(options._fields_)
     for name, value in values.items():
-        if name not in dict(options._fields_) or name == "size":
+        if name not in kinds or name == "size":
             raise TypeError(f"unknown option {name!r} of a {what}")
-        setattr(options, name, value)
+        setattr(options, name, _whole(name, value, kinds[name]))
 
 
 def _scout_options(policy: str = "hill", thetas: Sequence[float] = (), schedule: Sequence[float] = (), first: Optional[float] = None,
@@ -333,7 +341,8 @@ class Scout:
 
     def observe(self, reports: Sequence[Report]) -> None:
         """A window is over, and this is what each site said; a Report, or a tuple like one. Again: instead of the last."""
-        own = (_Report * len(reports))(*((ctypes.sizeof(_Report), *report) for report in reports))
+        names, kinds = zip(*_Report._fields_[1:])
+        own = (_Report * len(reports))(*((ctypes.sizeof(_Report), *map(_whole, names, report, kinds)) for report in reports))
         check(lib.phub_scout_observe(self._handle, own, len(reports)))
 
     def decide(self) -> Decision:
@@ -360,7 +369,7 @@ class Scout:
 class Site:
     """A site on a worker's job, which is its alone: tensor() names the weights, start() joins the others, step() trains.
 
-    `algorithm`: bsp, gaia, local or dgc. `theta`: None: the paper's. `outer`: of local: average, box, momentum, nesterov,
+    `algorithm`: bsp, gaia, local or dgc. `theta`: None: the paper's, or a scout's. `outer`: of local: average, box, momentum, nesterov,
     adagrad, adam or yogi. `scout`: options of a Scout, with `thetas`: it sets theta. `evaluate(weights, draw, samples)` tries a
     model, whose tensors lie at the addresses `weights`, on a sample of this site's training data that follows from `draw`, of as
     many as `samples` says (0: as you like), and returns (samples, correct, loss): how many they were, and sums alone. Where it
@@ -510,12 +519,12 @@ class Site:
 
     def lost(self, loss: float, samples: int) -> None:
         """What the mini-batch lost as it was trained, summed over its samples: for decision.train, and scout+ wants to know."""
-        check(lib.phub_site_loss(self._p(), loss, samples))
+        check(lib.phub_site_loss(self._p(), loss, _whole("samples", samples)))
 
     def score(self, samples: int, correct: Optional[int] = None, loss: Optional[float] = None) -> None:
         """What the mean model makes of data that you hold out, for the decision log, so at the site that writes it: on `samples` of them so many were
         correct, and lost this, summed up; None: not known. At any time: the log's end has the latest."""
-        own = _Score(samples, 2**64 - 1 if correct is None else correct, math.nan if loss is None else loss)
+        own = _Score(_whole("samples", samples), 2**64 - 1 if correct is None else _whole("correct", correct), math.nan if loss is None else loss)
         check(lib.phub_site_score(self._p(), ctypes.byref(own)))
 
     def wait(self, timeout: Optional[float] = None) -> None:
@@ -528,7 +537,7 @@ class Site:
 
     def set_samples(self, samples: int) -> None:
         """How many this site has, from the next exchange on."""
-        check(lib.phub_site_set_samples(self._p(), samples))
+        check(lib.phub_site_set_samples(self._p(), _whole("samples", samples)))
 
     def set_theta(self, theta: float) -> None:
         """From the next step on, at all sites after the same step."""
