@@ -185,7 +185,8 @@ void exchange_copy(struct exchange *x, uint8_t *to, const uint8_t *from, uint64_
 static void exchange_store(struct exchange *x, struct flight *f, const struct key *key)
 {
 	uint32_t chunk_bytes = x->keyring->plan.chunk_bytes;
-	uint32_t most = chunk_bytes < DEVICE_PIECE_BYTES ? DEVICE_PIECE_BYTES / chunk_bytes : 1;
+	uint32_t piece_chunks = chunk_bytes < DEVICE_PIECE_BYTES ? DEVICE_PIECE_BYTES / chunk_bytes : 1;
+	uint32_t most = key->overlaps ? key->chunk_count : piece_chunks; /* with the last, all of src was copied */
 	uint32_t at = (uint32_t)(f - x->flights) - key->chunk_first, first = at - at % most;
 	uint32_t count = key->chunk_count - first < most ? key->chunk_count - first : most;
 	struct flight *piece = &x->flights[key->chunk_first + first];
@@ -587,7 +588,7 @@ static void exchange_place(struct exchange *x, struct flight *f, const struct ke
 			&x->devices, key->src_device, base + part.in_region, src + part.in_key, part.bytes, key, f);
 		return;
 	}
-	if (x->mapped && span->key_count == 1 && lane_stages(f->lane)) {
+	if (x->mapped && span->key_count == 1 && !key->overlaps && lane_stages(f->lane)) {
 		f->src = src + part.in_key;
 		return;
 	}
@@ -617,7 +618,6 @@ static void exchange_complete(struct exchange *x, struct flight *f, uint64_t now
 static bool exchange_fill(
 	struct exchange *x, struct flight *f, const struct key *key, const struct exchange_round *r, uint16_t priority)
 {
-	exchange_place(x, f, key, r);
 	if (f->state == FLIGHT_IDLE) {
 		f->state = FLIGHT_FILLING;
 		f->type = (uint8_t)r->type;
@@ -656,7 +656,8 @@ static bool exchange_overlaps(const struct key *key, const struct exchange_round
 static void exchange_open_key(struct exchange *x, struct key *key, const struct exchange_round *r)
 {
 	const struct flight *first = &x->flights[key->chunk_first];
-	bool in_place = first->span->key_count == 1 && !x->mapped && !exchange_overlaps(key, r);
+	bool overlaps = exchange_overlaps(key, r);
+	bool in_place = first->span->key_count == 1 && !x->mapped && !overlaps;
 	/* Who encrypts or codes reads and writes it, not a device. */
 	bool anywhere = x->group.queue->anywhere || x->encrypted, reached = !x->encrypted && !first->code;
 	bool src_there = r->src_device ? reached && r->src_range && r->src_range->direct : r->src_range || anywhere;
@@ -666,6 +667,7 @@ static void exchange_open_key(struct exchange *x, struct key *key, const struct 
 	key->claimed = false;
 	key->given_up = false;
 	key->type = (uint8_t)r->type;
+	key->overlaps = overlaps;
 	key->chunks_left = key->chunk_count;
 	key->dst = r->dst && r->dst != exchange_result_base(x, first) + key->offset ? r->dst : NULL;
 	key->src_in_place = in_place && r->src && src_there;
@@ -714,12 +716,16 @@ static void exchange_pin(struct exchange *x, const struct key *key)
 		devices_pin(&x->devices, key->dst_device, exchange_result_base(x, first), bytes, x->mapped);
 }
 
-/* Most of many small keys complete no chunk: they send nothing, and the clock would cost more than all else here. */
+/*
+ * Most of many small keys complete no chunk: they send nothing, and the clock would cost more than all else here. Where
+ * results overwrite what is pushed, all of that is copied before the first chunk goes.
+ */
 int exchange_begin(struct exchange *x, const struct exchange_round *r, struct err *e)
 {
 	struct key *key = &x->keyring->keys[r->key];
 	struct flight *f = &x->flights[key->chunk_first];
 	uint16_t priority = exchange_priority(r->priority);
+	uint32_t placed = 0;
 	uint64_t now_ns = 0;
 	int rc = x->mapped ? 0 : keyring_take_arena(x->keyring, e);
 
@@ -734,7 +740,11 @@ int exchange_begin(struct exchange *x, const struct exchange_round *r, struct er
 	}
 	if (key->src_device || key->dst_device)
 		exchange_pin(x, key);
+	for (; key->overlaps && placed < key->chunk_count; placed++)
+		exchange_place(x, &f[placed], key, r);
 	for (uint32_t i = 0; i < key->chunk_count; i++) {
+		if (i >= placed)
+			exchange_place(x, &f[i], key, r);
 		if (!exchange_fill(x, &f[i], key, r, priority))
 			return 0;
 		if (now_ns == 0)

@@ -32,6 +32,7 @@ struct key {
 	bool apart;           /* phub_alloc() gave it away: its results do not overwrite its pushes */
 	bool weights;         /* its first weights are in the box */
 	bool landed;          /* the last result lies in the library's memory */
+	bool overlaps;        /* results are written to where payloads of other chunks lie */
 	bool src_in_place;    /* the transport reads payloads straight from src */
 	bool dst_in_place;    /* and writes results straight to dst */
 	uint8_t type;         /* enum wire_type of the round */

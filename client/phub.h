@@ -299,8 +299,8 @@ PHUB_API int phub_mem_unregister(phub_t *p, void *addr);
 
 /*
  * Begins a round of `key`: pushes `src` (elements of the key's dtype) and has the result written to `dst` (may be
- * src; NULL: only to phub_alloc()'s *result). Lower priority goes first; front layers want the lowest. Until
- * phub_wait() has returned the caller leaves src and dst alone, whatever memory they are: a part of src may be
+ * src, or overlap it; NULL: only to phub_alloc()'s *result). Lower priority goes first; front layers want the lowest.
+ * Until phub_wait() has returned the caller leaves src and dst alone, whatever memory they are: a part of src may be
  * read, and a part of dst written, at any time until then. A push says that the worker no longer reads the
  * key's previous result. One round of a key at a time: -EBUSY while one is in flight. -ENODATA: a job with an
  * optimizer has no weights yet, call phub_broadcast() first.

@@ -31,7 +31,8 @@ struct copy {
 
 struct stream {
 	void *context;
-	uint64_t number; /* of the last copy */
+	bool to_host;    /* the last copy was; */
+	uint64_t number; /* and of it */
 	struct copy *first, **last;
 };
 
@@ -363,7 +364,7 @@ int cuEventQuery(struct event *e)
 {
 	if (cuda_stand_in.fail)
 		return cuda_stand_in.fail;
-	if (e->asked++ < cuda_stand_in.queries)
+	if (e->asked++ < cuda_stand_in.queries + (e->stream->to_host ? cuda_stand_in.queries_to_host : 0))
 		return NOT_READY;
 	pthread_mutex_lock(&lock);
 	run_until(e->stream, e->number);
@@ -383,6 +384,7 @@ static int begin(void *to, const void *from, size_t bytes, struct stream *s, boo
 	if (rc == OK) {
 		if (!to_device)
 			memset(to, GARBAGE, bytes);
+		s->to_host = !to_device;
 		*c = (struct copy){.number = ++s->number, .to = to, .from = from, .bytes = bytes};
 		*s->last = c;
 		s->last = &c->next;

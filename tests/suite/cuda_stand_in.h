@@ -13,11 +13,12 @@
 
 /* The library's variable cuda_stand_in. */
 struct cuda_stand_in {
-	atomic_uint queries; /* an event is done when it was asked more often than this */
-	atomic_int fail;     /* what cuEventQuery() says instead; 0: nothing */
-	atomic_int dma_buf;  /* the device has dma-bufs */
-	atomic_int ordering; /* CU_GPU_DIRECT_RDMA_WRITES_ORDERING_... of it */
-	atomic_int pool;     /* memory is of no context, as that of a pool */
+	atomic_uint queries;         /* an event is done when it was asked more often than this */
+	atomic_uint queries_to_host; /* and if what is before it goes to the host, so much oftener */
+	atomic_int fail;             /* what cuEventQuery() says instead; 0: nothing */
+	atomic_int dma_buf;          /* the device has dma-bufs */
+	atomic_int ordering;         /* CU_GPU_DIRECT_RDMA_WRITES_ORDERING_... of it */
+	atomic_int pool;             /* memory is of no context, as that of a pool */
 	/* what was seen, since it was loaded */
 	atomic_uint copies, events_recorded;
 	atomic_uint wrong; /* calls with what is not there, in no context, or on memory that is not pinned */

@@ -173,6 +173,7 @@ static void device_run(struct stage *stage, unsigned world, unsigned queries, cr
 	crew_run(stage, world, script, NULL);
 	cuda->fail = 0;
 	cuda->pool = 0;
+	cuda->queries_to_host = 0;
 	assert_true(device_real() || cuda->copies > before);
 	assert_int_equal(cuda->wrong, 0);
 	assert_int_equal(cuda->waiting, 0);
@@ -398,6 +399,45 @@ static void copies_of_neighbours_are_joined(void **state)
 	assert_true(device_real() || cuda->copies == before + 2 * 2 * 2 * ROUNDS);
 	device_run(*state, 1, PATIENCE, pieces_script);
 	assert_true(device_real() || cuda->copies == before + 3 * 2 * 2 * ROUNDS);
+}
+
+/* ---- memory that overlaps itself ---- */
+
+enum { OVERLAP_ELEMENTS = 1500000, OVERLAP_SHIFT = 1000, OVERLAP_QUERIES = 300 };
+
+/* Down, then up again. */
+static void overlap_script(struct member *me)
+{
+	struct phub_options o;
+	struct place all;
+
+	member_options(me, &o);
+	EXPECT_RC(me, member_connect(me, &o), 0);
+	EXPECT_RC(me, phub_key(me->phub, "key", PHUB_F32, OVERLAP_ELEMENTS, 0, 0), 0);
+	EXPECT_RC(me, phub_start(me->phub, PHUB_TIMEOUT_DEFAULT), 0);
+	all = device_take(me, true, OVERLAP_ELEMENTS + OVERLAP_SHIFT);
+	for (unsigned round = 1; round <= ROUNDS; round++) {
+		struct place src = all, dst = all;
+		struct place *behind = round & 1 ? &dst : &src;
+
+		behind->at += OVERLAP_SHIFT;
+		behind->here += OVERLAP_SHIFT;
+		src.bytes = dst.bytes = OVERLAP_ELEMENTS * sizeof(float);
+		device_fill(src, OVERLAP_ELEMENTS, me->rank, round, 0);
+		EXPECT_RC(me, phub_push_pull(me->phub, 0, src.at, dst.at, 0), 0);
+		EXPECT_RC(me, phub_wait(me->phub, 0, PHUB_TIMEOUT_DEFAULT), 0);
+		EXPECT(me, device_sums(dst, OVERLAP_ELEMENTS, me->world, round, 0));
+	}
+	member_leave(me);
+	device_give(true, all);
+}
+
+/* Copies each way know nothing of each other: results go back when all of the push was copied. */
+static void memory_that_overlaps_itself(void **state)
+{
+	device_load();
+	cuda->queries_to_host = OVERLAP_QUERIES;
+	device_run(*state, 2, PATIENCE, overlap_script);
 }
 
 /* ---- contexts ---- */
@@ -771,6 +811,7 @@ const struct CMUnitTest exchange_device_cases[] = {
 	cmocka_unit_test(copies_that_are_done_at_once_are_seen),
 	cmocka_unit_test(memory_of_no_context_uses_the_primary_one),
 	cmocka_unit_test(copies_of_neighbours_are_joined),
+	cmocka_unit_test(memory_that_overlaps_itself),
 	cmocka_unit_test(a_context_of_the_caller_stays_current),
 	cmocka_unit_test(sums_have_the_bits_of_those_of_host_memory),
 	cmocka_unit_test(broadcasts_and_halves_of_rounds_too),

@@ -403,6 +403,46 @@ static void keys_that_share_a_chunk_go_together(void **state)
 	crew_run(*state, 2, shared_script, NULL);
 }
 
+/* ---- memory that overlaps itself ---- */
+
+enum { OVERLAP_ELEMENTS = 1500000, OVERLAP_SHIFT = 1000, OVERLAP_ROUNDS = 4 };
+
+static float overlap_value(unsigned rank, unsigned round, unsigned i)
+{
+	return (float)((rank + 1) * (i % 1013 + round));
+}
+
+/* Down, then up again. */
+static void overlap_script(struct member *me)
+{
+	float *data = calloc(OVERLAP_ELEMENTS + OVERLAP_SHIFT, sizeof(*data));
+	struct phub_options o;
+
+	EXPECT(me, data != NULL);
+	member_options(me, &o);
+	EXPECT_RC(me, member_connect(me, &o), 0);
+	EXPECT_RC(me, phub_key(me->phub, "key", PHUB_F32, OVERLAP_ELEMENTS, 0, 0), 0);
+	EXPECT_RC(me, phub_start(me->phub, PHUB_TIMEOUT_DEFAULT), 0);
+	for (unsigned round = 1; round <= OVERLAP_ROUNDS; round++) {
+		float *src = data + (round & 1 ? 0 : OVERLAP_SHIFT), *dst = data + (round & 1 ? OVERLAP_SHIFT : 0);
+
+		for (unsigned i = 0; i < OVERLAP_ELEMENTS; i++)
+			src[i] = overlap_value(me->rank, round, i);
+		EXPECT_RC(me, phub_push_pull(me->phub, 0, src, dst, 0), 0);
+		EXPECT_RC(me, phub_wait(me->phub, 0, PHUB_TIMEOUT_DEFAULT), 0);
+		for (unsigned i = 0; i < OVERLAP_ELEMENTS; i++)
+			EXPECT(me, dst[i] == 3 * overlap_value(0, round, i));
+	}
+	member_leave(me);
+	free(data);
+}
+
+/* Results may come before all of the push was read: where they would overwrite it, it is. */
+static void memory_that_overlaps_itself(void **state)
+{
+	crew_run(*state, 2, overlap_script, NULL);
+}
+
 const struct CMUnitTest exchange_memory_cases[] = {
 	cmocka_unit_test(copies_are_counted),
 	cmocka_unit_test(allocated_results_stay_until_the_next_push),
@@ -412,6 +452,7 @@ const struct CMUnitTest exchange_memory_cases[] = {
 	cmocka_unit_test(nothing_is_read_after_leaving),
 	cmocka_unit_test(nothing_is_touched_after_the_end),
 	cmocka_unit_test(keys_that_share_a_chunk_go_together),
+	cmocka_unit_test(memory_that_overlaps_itself),
 };
 const size_t exchange_memory_count = sizeof(exchange_memory_cases) / sizeof(exchange_memory_cases[0]);
 
