@@ -783,7 +783,7 @@ def refused():
 
 
 if __name__ == "__main__":
-    rig.run([algorithms, outer_optimizers, weights_of_sites, leavers, finishes, finishes_in_trouble, scouts, pulls, norms, off, wire, log, log_scores, log_bytes, log_full,
-             alignment, bad_reports, one_bad_site,
-             no_numbers, no_numbers_told, lost_sites, lost_sites_in_the_log, log_goes_on, lost_sites_of_scouts, lost_on_the_way, lost_box,
-             lost_box_with_trials, example, refused])
+    rig.run([algorithms, outer_optimizers, weights_of_sites, leavers, finishes, finishes_in_trouble, scouts, pulls, norms, off, wire, log,
+             log_scores, log_bytes, log_full, alignment, bad_reports, one_bad_site, no_numbers, no_numbers_told, lost_sites,
+             lost_sites_in_the_log, log_goes_on, lost_sites_of_scouts, lost_on_the_way, lost_box, lost_box_with_trials,
+             example, refused])
