@@ -432,10 +432,10 @@ PHUB_API int64_t phub_site_save(phub_site_t *site, void *out, size_t bytes);
  * With PHUB_OUTER_BOX the common weights and their optimizer's state are in the box, and its own checkpoints (phubd's
  * option checkpoint_targets) have them. If it goes on from one after as many exchanges as the sites had been in, so it
  * is bit for bit; else sites go on from the box's weights as phub_site_resume() has it, and where the box has none from
- * rank 0's common ones, with an optimizer that begins anew. There all sites of a job that begins load what was saved
- * after the same step, or none does, and their thetas are one: else phub_site_start() is -EBADMSG, and says of whom.
- * With a site within, each of the two is saved, and each loaded: the one within, then its start, then the one around;
- * and by all sites, or by none.
+ * rank 0's common ones, with an optimizer that begins anew; phub_site_warning() tells so where exchanges are lost.
+ * There all sites of a job that begins load what was saved after the same step, or none does, and their thetas are one:
+ * else phub_site_start() is -EBADMSG, and says of whom. With a site within, each of the two is saved, and each loaded:
+ * the one within, then its start, then the one around; and by all sites, or by none.
  *
  * -EBADMSG: not whole, of another version, or saved with other weights, frozen ones too; -EINVAL: of another rank,
  * number of sites, model, or other options, which the text names, NULL, or no tensors; and the site is as it was, but
@@ -490,7 +490,8 @@ PHUB_API int phub_site_alignment(phub_site_t *site, double *r, unsigned count);
  * do: with PHUB_NAN_PASS it is in all weights from then on, and who has it of others is not named; with PHUB_NAN_ZERO
  * the others go on without it, and that site has no momentum there any more, or, if its weights are no numbers, begins
  * anew with the others' at one of the next exchanges; PHUB_NAN_FAIL ends the job instead. A site is named once in a
- * run. Likewise, at this site alone, that evaluate() has tried fewer than PHUB_SITE_SAMPLES_LEAST samples.
+ * run. Likewise, at this site alone, that evaluate() has tried fewer than PHUB_SITE_SAMPLES_LEAST samples, and
+ * that a box of PHUB_OUTER_BOX goes on from fewer exchanges than this site was in.
  * Where none has numbers left training does not come out of it, as the text says: calls go on to return 0, and
  * phub_site_state.broken_since tells. With a site within, it is also of that one's job. NULL: nothing new. Valid until
  * the next call on the site.

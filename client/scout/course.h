@@ -194,6 +194,8 @@ struct phub_site {
 	struct site_present present;
 	struct window window;
 	struct unsound unsound;
+	char behind[400];     /* where the box has the weights, and has lost exchanges: the text of a warning; */
+	bool tells_behind;    /* which is not told yet */
 	uint64_t pushed;      /* payload, as the last exchange began; */
 	uint64_t wire_before; /* and up to the state that it has loaded */
 	struct sent sent;
@@ -260,6 +262,8 @@ void course_summon(struct phub_site *s);
 void course_sync_even(struct phub_site *s);
 int course_fetch_begin(struct phub_site *s);
 int course_fetch_land(struct phub_site *s);
+/* Once, that the box goes on from fewer exchanges than this site was in; NULL: it does not, or that was told. */
+const char *course_warning(struct phub_site *s);
 
 /* ---- course_window.c ---- */
 

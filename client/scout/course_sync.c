@@ -398,6 +398,30 @@ int course_fetch_begin(struct phub_site *s)
 	return rc;
 }
 
+/* What the box's optimizer knew of the exchanges between is lost, whatever the weights are. */
+static void sync_tell_behind(struct phub_site *s, uint64_t exchanges)
+{
+	char has[100] =
+		"has no checkpoint, and begins with rank 0's common weights and with an optimizer that knows nothing";
+
+	if (exchanges > 0)
+		snprintf(has, sizeof(has), "goes on after %" PRIu64 ", with the weights and the optimizer of then",
+			exchanges);
+	snprintf(s->behind, sizeof(s->behind),
+		"%s: this site was in %" PRIu64 " exchanges, and the box %s: training is not what it would have been "
+		"without the break. The box's options checkpoint_targets, and checkpoint_every 1, keep each exchange",
+		s->phub->session.who, s->exchanges, has);
+	s->tells_behind = true;
+}
+
+const char *course_warning(struct phub_site *s)
+{
+	const bool tells = s->tells_behind;
+
+	s->tells_behind = false;
+	return tells ? s->behind : NULL;
+}
+
 int course_fetch_land(struct phub_site *s)
 {
 	int64_t round = phub_round(s->phub, 0);
@@ -407,6 +431,8 @@ int course_fetch_land(struct phub_site *s)
 		return (int)round;
 	if (exchanges > s->exchanges)
 		s->pending = false;
+	if (s->has && exchanges < s->exchanges)
+		sync_tell_behind(s, exchanges);
 	course_withdraw(s);
 	for (unsigned t = 0; t < s->config.tensor_count; t++) {
 		const float *common = course_at(s, s->sums, t);

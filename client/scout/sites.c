@@ -711,6 +711,8 @@ int phub_site_state(phub_site_t *s, struct phub_site_state *state)
 		.log_error = s->log.error,
 		.broken_since = unsound_since(s)};
 	if (s->at_box) {
+		if (now.exchanges < s->site.counts.exchanges) /* those that the box has lost, too */
+			now.exchanges = s->site.counts.exchanges;
 		rc = phub_present(s->phub);
 		now.sites = rc > 0 ? (unsigned)rc : 0;
 		now.share = rc > 0 ? 1.0 / rc : 0;
@@ -756,6 +758,7 @@ const char *phub_site_warning(phub_site_t *s)
 {
 	const char *text = s ? unsound_text(s) : NULL;
 
+	text = s && !text ? course_warning(s) : text;
 	return s && !text ? window_warning(s) : text;
 }
 

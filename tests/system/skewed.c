@@ -610,6 +610,7 @@ static int site_run(const struct skewed *run, const char *url)
 	if (rc < 0)
 		return fprintf(stderr, "%s\n", phub_error()), 1;
 	told(&p, site, "start", 0);
+	warned(&p, site);
 	rc = site_train(&p, site);
 	if (rc == 0 && run->finish) {
 		told(&p, site, "finishes", 0);

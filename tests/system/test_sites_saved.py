@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 import random
+import shutil
 import tempfile
 
 import rig
@@ -112,20 +113,36 @@ def at_the_box():
     with tempfile.TemporaryDirectory() as folder:
         config = {"checkpoint_targets": folder + "/box", "checkpoint_every": 1, "checkpoint_keep": 100}
         os.mkdir(folder + "/box")
+        os.mkdir(folder + "/none")
         run = {"algorithm": "local", "theta": 6, "outer": "box"}
         box = rig.Box(**config)
         whole = [site.end() for site in sites(box, "whole", **run)]
-        there = sites(box, "box", steps=33, save_at=33, save=lambda rank: f"{folder}/box.{rank}", **run)
-        check(box.err.find(lambda line: "checkpoint before round 6 written" in line), "the box has no checkpoint after 5 exchanges")
-        for site in there:
-            site.process.stdin.write("\n")
-            site.process.stdin.flush()
-        for site in there:
-            site.end()
+        for steps, load in ((27, lambda rank: ""), (33, lambda rank: f"{folder}/box.{rank}")):
+            there = sites(box, "box", steps=steps, save_at=steps, save=lambda rank: f"{folder}/box.{rank}", load=load, **run)
+            check(box.err.find(lambda line, last=steps // 6: f"checkpoint before round {last + 1} written" in line), "the box has no checkpoint")
+            for site in there:
+                site.process.stdin.write("\n")
+                site.process.stdin.flush()
+            for site in there:
+                site.end()
+            box.stop()
+            if steps == 27:
+                shutil.copytree(folder + "/box", folder + "/behind")
+            box = rig.Box(**config)
+        there = sites(box, "box", load=lambda rank: f"{folder}/box.{rank}", **run)
+        same([site.end() for site in there], whole, ("trained", "theta", "exchanges", "bytes"))
+        check(not any(site.lines("warning") for site in there), "it warns of what is whole")
         box.stop()
-        box = rig.Box(**config)
-        same([site.end() for site in sites(box, "box", load=lambda rank: f"{folder}/box.{rank}", **run)], whole, ("trained", "theta", "exchanges", "bytes"))
-        box.stop()
+        for name, has in (("behind", "goes on after 4, with the weights and the optimizer of then"),
+                          ("none", "has no checkpoint, and begins with rank 0's common weights")):
+            box = rig.Box(**{**config, "checkpoint_targets": f"{folder}/{name}"})
+            there = sites(box, "box", load=lambda rank: f"{folder}/box.{rank}", **run)
+            same([site.end() for site in there], whole, ("theta", "exchanges", "bytes"))
+            for site in there:
+                check(site.lines("end")[0]["trained"] != whole[0]["trained"], f"{name}: the same bits")
+                check([f"this site was in 5 exchanges, and the box {has}" in line["text"] for line in site.lines("warning")] == [True],
+                      f"{name}: {site.lines('warning')}")
+            box.stop()
         box = rig.Box()
         file, other = crash(box, "early", folder, 33, **run), crash(box, "late", folder, 40, **run)
         turned = crash(box, "turned", folder, 33, theta_at=20, theta_then=7, **run)
