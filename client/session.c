@@ -225,6 +225,25 @@ static void client_session_unreached(struct client_session *s, uint64_t now_ns, 
 		client_session_retry(s, now_ns, why.code, why.text);
 }
 
+/* What to do where the box is gone, and nothing here waits for it. */
+static const char *client_session_advice(const struct client_session *s)
+{
+	if (s->call || s->settings->resume_ms)
+		return "";
+	if (s->settings->hostbox)
+		return ": it died; start the job again";
+	if (*s->settings->sites)
+		return ": it died or was stopped. When it runs again, start all sites again: each goes on from the "
+		       "state that "
+		       "it has saved, where it has, else they begin anew (with resume=SECONDS they go on by "
+		       "themselves)";
+	return ": it died or was stopped. When it runs again, start the job again: it goes on from its last "
+	       "checkpoint, if "
+	       "that box keeps any, or of a tree the one at its top (with resume=SECONDS by itself); a job that is "
+	       "sharded "
+	       "or a chain has none, and begins anew";
+}
+
 /* The stream has ended or failed. */
 static void client_session_lost(struct client_session *s, uint64_t now_ns, int code)
 {
@@ -239,14 +258,7 @@ static void client_session_lost(struct client_session *s, uint64_t now_ns, int c
 		client_session_fail(s, code, "control session with box %s: %s", s->box, strerror(-code));
 	else
 		client_session_fail(s, -ECONNRESET, "box %s ended the session (%s)%s", s->box,
-			code == -EPIPE ? "connection closed" : strerror(-code),
-			s->call || s->settings->resume_ms ? ""
-			: s->settings->hostbox
-				? ": it died; start the job again"
-				: ": it died or was stopped. When it runs again, start the job again: it goes on from "
-				  "its last checkpoint, if that box keeps any, or of a tree the one at its top (with "
-				  "resume=SECONDS by itself); a job that is sharded or a chain has none, and begins "
-				  "anew");
+			code == -EPIPE ? "connection closed" : strerror(-code), client_session_advice(s));
 }
 
 /* ---- progress ---- */

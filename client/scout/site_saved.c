@@ -427,9 +427,12 @@ static int saved_agrees(struct phub_site *s, const uint8_t *in, size_t bytes, st
 			"%s: the state is of version %" PRIu64 ", and this libphub reads version %" PRIu64,
 			s->phub->session.who, terms->version, SAVED_VERSION);
 	memcpy(&crc, in + bytes - sizeof(crc), sizeof(crc));
-	if (terms->bytes != bytes || crc != crc_32c(0, in, bytes - sizeof(crc)))
-		return err_set(e, -EBADMSG, "%s: the state is not whole, or damaged: %zu bytes, of %" PRIu64,
-			s->phub->session.who, bytes, terms->bytes);
+	if (terms->bytes != bytes)
+		return err_set(e, -EBADMSG, "%s: the state is not whole: %zu bytes, of %" PRIu64, s->phub->session.who,
+			bytes, terms->bytes);
+	if (crc != crc_32c(0, in, bytes - sizeof(crc)))
+		return err_set(e, -EBADMSG, "%s: the state is damaged: its %zu bytes are not those that were saved",
+			s->phub->session.who, bytes);
 	rc = saved_compare(s, terms, &here, e);
 	if (rc == 0 && bytes < saved_head(s) + sizeof(crc))
 		return err_set(e, -EBADMSG, "%s: the state is not whole: %zu bytes do not have all tensors",

@@ -221,6 +221,52 @@ def test_says_wrong(box):
     workers(1, says_wrong, box)
 
 
+def out_of_turn(rank, box):
+    """Before its start, after one that failed, and with what is no state: in words."""
+    net = make_net(0)
+    site = phub.torch.Site(net, box.url("turn"), start=False, rank=0, world=1)
+    for call in (lambda: site.step(0.1), site.finish, site.flush, lambda: site.state, lambda: site.ranks, lambda: site.decision,
+                 lambda: site.alignment, lambda: site.lost(1, 1), lambda: site.score(3), lambda: site.set_samples(3), lambda: site.set_theta(3)):
+        with raises(ValueError, "this site has not started: start() comes first"):
+            call()
+    site.load_state_dict({"site": b"bytes"})
+    with raises(TypeError, "the state's 'site' is a tensor in what state_dict() gave, and here a bytes"):
+        site.start()
+    with raises(ValueError, "this site could not start, and is closed; make another"):
+        site.start()
+    with raises(ValueError, "this site is closed"):
+        site.step(0.1)
+    for state, text in ((b"bytes", "a state is what state_dict() gave, and this is a bytes"), ([1], "this is a list")):
+        with raises(TypeError, text):
+            phub.torch.Site(net, box.url("typed"), state=state, rank=0, world=1)
+    with phub.connect(box.url("bare"), reduce="sum") as worker:
+        bare = phub.Site(worker)
+        bare.tensor("w", torch.zeros(5).data_ptr(), 5)
+        with raises(TypeError, "a state is the bytes of save(), and this is a dict"):
+            bare.load({})
+        with raises(TypeError, "a state is the bytes of save(), and this is a str"):
+            phub.Scout([1, 2], model_bytes=100).load("")
+
+
+def test_out_of_turn(box):
+    workers(1, out_of_turn, box)
+
+
+def box_dies(rank):
+    """Sites have states of their own to go on from: the box's checkpoints are none of theirs."""
+    box = rig.Box()
+    site = phub.torch.Site(make_net(0), box.url("dies"), algorithm="gaia", rank=0, world=1)
+    box.process.kill()
+    box.process.wait()
+    with raises(phub.Error, "When it runs again, start all sites again: each goes on from the state that it has saved, where it has"):
+        for _ in range(100):
+            site.step(0.1)
+
+
+def test_box_dies(_):
+    workers(1, box_dies)
+
+
 def other_theta(rank, box):
     """Whose theta is another's is told so, as of other options; who comes later has theirs, which may have changed meanwhile."""
     for number, (first, others, *said) in enumerate((({}, {"theta": 10}, "20", "10"),
@@ -257,4 +303,4 @@ def test_unlike_racks(box):
 
 
 if __name__ == "__main__":
-    rig.run([test_normed, test_finishes, test_frozen, test_wanted, test_few, test_says_wrong, test_other_theta, test_unlike_racks], rig.Box())
+    rig.run([test_normed, test_finishes, test_frozen, test_wanted, test_few, test_says_wrong, test_out_of_turn, test_box_dies, test_other_theta, test_unlike_racks], rig.Box())

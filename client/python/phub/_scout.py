@@ -281,6 +281,12 @@ def _set(options: Any, values: Mapping[str, Any], what: str) -> None:
         setattr(options, name, _whole(name, value, kinds[name]))
 
 
+def _saved(state: Any) -> bytes:
+    if not isinstance(state, (bytes, bytearray, memoryview)):
+        raise TypeError(f"a state is the bytes of save(), and this is a {type(state).__name__}")
+    return bytes(state)
+
+
 def _scout_options(policy: str = "hill", thetas: Sequence[float] = (), schedule: Sequence[float] = (), first: Optional[float] = None,
                    algorithm: str = "local", unit: str = "bytes", **values: Any) -> _ScoutOptions:
     options = _ScoutOptions()
@@ -363,7 +369,8 @@ class Scout:
 
     def load(self, state: bytes) -> None:
         """What another with the same options had saved."""
-        check(lib.phub_scout_load(self._handle, state, len(state)))
+        own = _saved(state)
+        check(lib.phub_scout_load(self._handle, own, len(own)))
 
 
 class Site:
@@ -501,7 +508,8 @@ class Site:
     def load(self, state: bytes) -> None:
         """What it had saved, before start(), after all tensors were named and have their weights of then: when all sites do so,
         training goes on bit for bit (phub_site_load())."""
-        check(lib.phub_site_load(self._p(), state, len(state)))
+        own = _saved(state)
+        check(lib.phub_site_load(self._p(), own, len(own)))
 
     def start(self, timeout: Optional[float] = None) -> None:
         """Collective: joins the others. All have rank 0's weights, or those of a job that runs."""

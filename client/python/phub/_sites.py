@@ -36,8 +36,12 @@ def classification(inputs: torch.Tensor, labels: torch.Tensor, count: int = 400)
 
 
 def _bytes(state: Mapping[str, torch.Tensor], name: str) -> bytes:
+    if not isinstance(state, Mapping):
+        raise TypeError(f"a state is what state_dict() gave, and this is a {type(state).__name__}")
     if name not in state:
         raise ValueError(f"the state has no {name!r}: it is not state_dict()'s, or that of a site with others, or none, within")
+    if not isinstance(state[name], torch.Tensor):
+        raise TypeError(f"the state's {name!r} is a tensor in what state_dict() gave, and here a {type(state[name]).__name__}")
     return bytes(state[name].cpu().contiguous().numpy())
 
 
@@ -145,7 +149,7 @@ class Site:
         """Of one that was made with start=False; collective."""
         begin, self._begin = self._begin, None
         if begin is None:
-            raise ValueError("this site has started")
+            raise ValueError("this site could not start, and is closed; make another" if self.worker.closed else "this site has started")
         try:
             begin()
         except BaseException as e:
@@ -155,6 +159,11 @@ class Site:
                                     "gives all rank 0's") from None  # fmt: skip
             raise
         self._touch()
+
+    def _live(self) -> Bare:
+        if self._site is None:
+            raise ValueError("this site is closed" if self.worker.closed else "this site has not started: start() comes first")
+        return self._site
 
     def state_dict(self) -> Dict[str, torch.Tensor]:
         """Between two steps: all of this site but the model, as bytes that torch.save() takes."""
@@ -232,16 +241,16 @@ class Site:
             try:
                 return call()
             except StaleError:
-                call = lambda: self._site.resume(self._patience)  # noqa: E731
+                call = lambda: self._live().resume(self._patience)  # noqa: E731
 
     def lost(self, loss: float, samples: int) -> None:
         """Before step(), for decision.train, and scout+ wants to know: the mini-batch's mean loss, and how many samples it had."""
         self._unheard = None
-        self._site.lost(float(loss) * samples, samples)
+        self._live().lost(float(loss) * samples, samples)
 
     def score(self, samples: int, correct: Optional[int] = None, loss: Optional[float] = None) -> None:
         """Before close(), at the site that writes the decision log: what the mean model makes of data that you hold out, sums over `samples`."""
-        self._site.score(samples, correct, loss)
+        self._live().score(samples, correct, loss)
 
     def step(self, rate: float, timeout: Optional[float] = None) -> None:
         """A step along the gradients of the parameters (None: zeros; all None: this site had no samples), and the exchange
@@ -264,7 +273,7 @@ class Site:
                               f"theta mends", stacklevel=2)
         self._fetch()
         try:
-            self._resumed(lambda: self._site.step(gradients, rate, timeout))
+            self._resumed(lambda: self._live().step(gradients, rate, timeout))
         finally:
             self._touch()
 
@@ -273,39 +282,39 @@ class Site:
         bit, with the mean of their buffers (phub_site_finish()). It counts in `state` and the log, and training may go on."""
         self._fetch()
         try:
-            self._resumed(lambda: self._site.finish(timeout))
+            self._resumed(lambda: self._live().finish(timeout))
         finally:
             self._touch()
 
     def flush(self) -> None:
         """phub.Site.flush(): before the last step of a site that leaves while others go on. All together end by finish()."""
-        self._site.flush()
+        self._live().flush()
 
     def set_samples(self, samples: int) -> None:
-        self._site.set_samples(samples)
+        self._live().set_samples(samples)
 
     def set_theta(self, theta: float) -> None:
-        self._site.set_theta(theta)
+        self._live().set_theta(theta)
 
     @property
     def state(self) -> Dict[str, Any]:
         """phub.Site.state: steps, theta, share, bytes and so on."""
-        return self._site.state
+        return self._live().state
 
     @property
     def ranks(self) -> List[int]:
         """phub.Site.ranks: of the sites that were there in the last exchange."""
-        return self._site.ranks
+        return self._live().ranks
 
     @property
     def decision(self) -> Optional[Decision]:
         """The scout's last one, if any."""
-        return self._site.decision
+        return self._live().decision
 
     @property
     def alignment(self) -> Dict[str, float]:
         """phub.Site.alignment: r of the last window by tensors' names."""
-        return self._site.alignment
+        return self._live().alignment
 
     def _abandon(self) -> None:
         for site in (self._site, self.inner):
