@@ -162,7 +162,7 @@ def finishes():
 
 
 def finishes_in_trouble():
-    """who is lost as all finish, a box that is, and a site that goes on instead, which is named"""
+    """who is lost as all finish, or comes, a box that is lost, and a site that goes on instead, which is named"""
     address = f"127.0.0.1:{rig.free_port()}"
     box = rig.Box(listen=address)
     for name in ("local", "gaia", "dgc"):
@@ -170,6 +170,13 @@ def finishes_in_trouble():
                             die_at=lambda rank: 50 * (rank == 2), theta=20 if name == "local" else .1)
         check(lost.wait() == -9, f"{name}: {lost.err.text()}")
         check([end["sites"] for end in ends_alike([site.end() for site in ends], name)] == [2, 2], f"{name}: {ends}")
+    for name in ("bsp", "gaia", "dgc"):  # who comes for the end alone makes no step
+        run = {**ALGORITHMS[name], "algorithm": name, "lost": "wait", "finish": 1, "norm": 1, "steps": 50}
+        there = sites(box, f"late-{name}", die_at=lambda rank: 49 * (rank == 1), **run)
+        check(there[1].wait() == -9, "it was not killed")
+        there[1] = Site(box, f"late-{name}", 1, **run)
+        ends_alike([site.end() for site in there], name)
+        check(there[1].lines("start")[0]["steps"] == 50, f"{name}: {there[1].lines()}")
     first, *others = sites(box, "early", algorithm="gaia", theta=.1, lost="shrink", finish=1, steps=lambda rank: 50 + 10 * (rank > 0))
     check(first.wait() == 1, f"finishes alone: {first.lines('end')}")
     said = first.lines("end")[0]["error"]
