@@ -303,4 +303,5 @@ def test_unlike_racks(box):
 
 
 if __name__ == "__main__":
-    rig.run([test_normed, test_finishes, test_frozen, test_wanted, test_few, test_says_wrong, test_out_of_turn, test_box_dies, test_other_theta, test_unlike_racks], rig.Box())
+    rig.run([test_normed, test_finishes, test_frozen, test_wanted, test_few,
+             test_says_wrong, test_out_of_turn, test_box_dies, test_other_theta, test_unlike_racks], rig.Box())
