@@ -43,7 +43,8 @@ struct skewed {
 	unsigned nan_at, nans, nan_again;
 	/* Its model does well with its own site's statistics alone, as one with batch normalization does. */
 	unsigned norm;
-	bool flush, finish, verbose;
+	bool flush, verbose;
+	unsigned finish; /* ms after the last step; 0: not */
 	unsigned save_at;
 	const char *save, *load; /* files: the weights, then the site's state */
 };
@@ -614,6 +615,7 @@ static int site_run(const struct skewed *run, const char *url)
 	rc = site_train(&p, site);
 	if (rc == 0 && run->finish) {
 		told(&p, site, "finishes", 0);
+		words_nap(run->finish);
 		rc = patiently(
 			&p, site, phub_site_finish(site, run->lazy_ms ? (int)run->lazy_ms : PHUB_TIMEOUT_DEFAULT));
 	}
@@ -708,7 +710,7 @@ static bool take_run(struct skewed *run, const char *name, const char *value)
 		{"pause_ms", &run->pause_ms}, {"lazy_ms", &run->lazy_ms}, {"theta_at", &run->theta_at},
 		{"score_at", &run->score_at}, {"lies", &run->lies}, {"fails", &run->fails}, {"blind", &run->blind},
 		{"nan_at", &run->nan_at}, {"nans", &run->nans}, {"nan_again", &run->nan_again}, {"norm", &run->norm},
-		{"save_at", &run->save_at}};
+		{"finish", &run->finish}, {"save_at", &run->save_at}};
 
 	for (unsigned i = 0; i < sizeof(fields) / sizeof(fields[0]); i++) {
 		if (strcmp(fields[i].name, name) == 0) {
@@ -722,8 +724,6 @@ static bool take_run(struct skewed *run, const char *name, const char *value)
 		run->theta_then = strtod(value, NULL);
 	else if (strcmp(name, "flush") == 0)
 		run->flush = *value != '0';
-	else if (strcmp(name, "finish") == 0)
-		run->finish = *value != '0';
 	else if (strcmp(name, "verbose") == 0)
 		run->verbose = *value != '0';
 	else if (strcmp(name, "save") == 0)
