@@ -386,7 +386,8 @@ PHUB_API int phub_site_wait(phub_site_t *site, int timeout_ms);
  * LOCAL just after an exchange. That is counted in phub_site_state and in the log's end. Training may go on after it.
  * Returns as phub_site_step(), and phub_site_wait() and phub_site_resume() go on with it. A site that is lost meanwhile
  * is as one that is lost in any exchange: the others have the same weights, and its part may be missing. -EBADMSG: a
- * site, which is named, made a step instead; then the weights differ.
+ * site, which is named, made a step instead; then the weights differ. With PHUB_OUTER_BOX nobody hears of that: it ends
+ * with the others' next exchange, and they go on.
  */
 PHUB_API int phub_site_finish(phub_site_t *site, int timeout_ms);
 

@@ -182,6 +182,9 @@ def finishes_in_trouble():
     said = first.lines("end")[0]["error"]
     check("rank 1 goes on" in said and "after step 50" in said, said)
     ends_alike([site.end() for site in others], "those who went on")
+    ends = [site.end() for site in sites(box, "early-box", algorithm="local", theta=7, outer="box", lost="shrink", finish=1,
+                                         steps=lambda rank: 50 + 10 * (rank > 0))]
+    check([end["exchanges"] for end in ends] == [8, 9, 9] and len({end["trained"] for end in ends[1:]}) == 1, f"where the box steps: {ends}")
     box.stop()
     for name, options in ALGORITHMS.items():
         box = rig.Box(listen=address)
