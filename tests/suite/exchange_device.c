@@ -368,25 +368,28 @@ static void memory_of_no_context_uses_the_primary_one(void **state)
 
 /* ---- pieces ---- */
 
-/* One copy for each piece of the key, each way, in whatever order the results come. */
+static unsigned pieces_shift; /* results lie so far behind what was pushed */
+
+/* Two pieces: in whatever order results come, each is a copy, each way. */
 static void pieces_script(struct member *me)
 {
-	unsigned pieces = (LARGE * sizeof(float) + DEVICE_PIECE_BYTES - 1) / DEVICE_PIECE_BYTES;
-	struct place p;
+	struct place src, dst;
 
 	device_join(me);
 	device_start(me);
-	p = device_take(me, true, LARGE);
+	src = dst = device_take(me, true, LARGE + pieces_shift);
+	src.bytes = dst.bytes = LARGE * sizeof(float);
+	dst.at += pieces_shift;
+	dst.here += pieces_shift;
 	for (unsigned round = 1; round <= ROUNDS; round++) {
-		device_fill(p, LARGE, me->rank, round, 0);
-		EXPECT_RC(me, phub_push_pull(me->phub, 0, p.at, p.at, 0), 0);
+		device_fill(src, LARGE, me->rank, round, 0);
+		EXPECT_RC(me, phub_push_pull(me->phub, 0, src.at, dst.at, 0), 0);
 		EXPECT_RC(me, phub_wait(me->phub, 0, PHUB_TIMEOUT_DEFAULT), 0);
-		EXPECT(me, device_sums(p, LARGE, me->world, round, 0));
+		EXPECT(me, device_sums(dst, LARGE, me->world, round, 0));
 	}
 	EXPECT(me, device_real() || me->world > 1 || cuda->streams == 2); /* one each way */
 	member_leave(me);
-	device_give(true, p);
-	EXPECT(me, pieces == 2);
+	device_give(true, src);
 }
 
 static void copies_of_neighbours_are_joined(void **state)
@@ -394,6 +397,7 @@ static void copies_of_neighbours_are_joined(void **state)
 	unsigned before;
 
 	device_load();
+	pieces_shift = 0;
 	before = cuda->copies;
 	device_run(*state, 2, PATIENCE, pieces_script);
 	assert_true(device_real() || cuda->copies == before + 2 * 2 * 2 * ROUNDS);
@@ -401,43 +405,13 @@ static void copies_of_neighbours_are_joined(void **state)
 	assert_true(device_real() || cuda->copies == before + 3 * 2 * 2 * ROUNDS);
 }
 
-/* ---- memory that overlaps itself ---- */
-
-enum { OVERLAP_ELEMENTS = 1500000, OVERLAP_SHIFT = 1000, OVERLAP_QUERIES = 300 };
-
-/* Down, then up again. */
-static void overlap_script(struct member *me)
-{
-	struct phub_options o;
-	struct place all;
-
-	member_options(me, &o);
-	EXPECT_RC(me, member_connect(me, &o), 0);
-	EXPECT_RC(me, phub_key(me->phub, "key", PHUB_F32, OVERLAP_ELEMENTS, 0, 0), 0);
-	EXPECT_RC(me, phub_start(me->phub, PHUB_TIMEOUT_DEFAULT), 0);
-	all = device_take(me, true, OVERLAP_ELEMENTS + OVERLAP_SHIFT);
-	for (unsigned round = 1; round <= ROUNDS; round++) {
-		struct place src = all, dst = all;
-		struct place *behind = round & 1 ? &dst : &src;
-
-		behind->at += OVERLAP_SHIFT;
-		behind->here += OVERLAP_SHIFT;
-		src.bytes = dst.bytes = OVERLAP_ELEMENTS * sizeof(float);
-		device_fill(src, OVERLAP_ELEMENTS, me->rank, round, 0);
-		EXPECT_RC(me, phub_push_pull(me->phub, 0, src.at, dst.at, 0), 0);
-		EXPECT_RC(me, phub_wait(me->phub, 0, PHUB_TIMEOUT_DEFAULT), 0);
-		EXPECT(me, device_sums(dst, OVERLAP_ELEMENTS, me->world, round, 0));
-	}
-	member_leave(me);
-	device_give(true, all);
-}
-
 /* Copies each way know nothing of each other: results go back when all of the push was copied. */
 static void memory_that_overlaps_itself(void **state)
 {
 	device_load();
-	cuda->queries_to_host = OVERLAP_QUERIES;
-	device_run(*state, 2, PATIENCE, overlap_script);
+	cuda->queries_to_host = 300;
+	pieces_shift = SMALL;
+	device_run(*state, 2, PATIENCE, pieces_script);
 }
 
 /* ---- contexts ---- */
