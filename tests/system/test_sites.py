@@ -27,9 +27,8 @@ def words(arguments):
 
 def scout(*arguments):
     """What phub scout says."""
-    return subprocess.run([rig.BUILD / "phub", "scout", *map(str, arguments)], check=True, capture_output=True, text=True,
-                          timeout=rig.DEADLINE_S,
-                          env=rig.QUIET).stdout
+    command = [rig.BUILD / "phub", "scout", *map(str, arguments)]
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=rig.DEADLINE_S, env=rig.QUIET).stdout
 
 
 class Site(rig.Process):
@@ -179,12 +178,10 @@ def finishes_in_trouble():
         check(there[1].lines("start")[0]["steps"] == 50, f"{name}: {there[1].lines()}")
     first, *others = sites(box, "early", algorithm="gaia", theta=.1, lost="shrink", finish=1, steps=lambda rank: 50 + 10 * (rank > 0))
     check(first.wait() == 1, f"finishes alone: {first.lines('end')}")
-    said = first.lines("end")[0]["error"]
-    check("rank 1 goes on" in said and "after step 50" in said, said)
+    holds(first.lines("end")[0]["error"], "rank 1 goes on", "after step 50")
     ends_alike([site.end() for site in others], "those who went on")
-    ends = [site.end() for site in sites(box, "early-box", algorithm="local", theta=7, outer="box", lost="shrink", finish=1,
-                                         steps=lambda rank: 50 + 10 * (rank > 0))]
-    check([end["exchanges"] for end in ends] == [8, 9, 9] and len({end["trained"] for end in ends[1:]}) == 1, f"where the box steps: {ends}")
+    ends = [site.end() for site in sites(box, "box", algorithm="local", outer="box", lost="shrink", finish=1, steps=lambda rank: 50 + 10 * (rank > 0))]
+    check([end["exchanges"] for end in ends] == [3, 3, 3], f"where the box steps: {ends}")
     box.stop()
     for name, options in ALGORITHMS.items():
         box = rig.Box(listen=address)
