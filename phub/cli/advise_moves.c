@@ -91,15 +91,28 @@ static double moves_squares(
 	return fmin(squares * count / (averaged > 0 ? averaged : (double)sites), 1);
 }
 
+/* In an exchange, beyond which one is far; where most have not moved nobody is. */
+static double moves_most(const struct advise_line *const *lines, unsigned sites)
+{
+	double said[ADVISE_SITES_MAX], middle;
+	unsigned count = 0;
+
+	for (unsigned k = 0; k < sites; k++)
+		if (moves_has(lines[k]))
+			said[count++] = lines[k]->said / lines[k]->exchanges;
+	middle = count > 0 ? moves_middle(said, count) : 0;
+	return middle > 0 ? MOVES_FAR * middle : INFINITY;
+}
+
 /* In an exchange, the mean of sites. */
-static double moves_said(const double *weights, const struct advise_line *const *lines, unsigned sites)
+static double moves_said(const double *weights, const struct advise_line *const *lines, unsigned sites, double most)
 {
 	double sum = 0, said = 0;
 
 	for (unsigned k = 0; k < sites; k++)
 		sum += moves_has(lines[k]) ? weights[k] : 0;
 	for (unsigned k = 0; k < sites; k++)
-		said += moves_has(lines[k]) ? weights[k] / sum * lines[k]->said / lines[k]->exchanges : 0;
+		said += moves_has(lines[k]) ? weights[k] / sum * fmin(lines[k]->said / lines[k]->exchanges, most) : 0;
 	return said;
 }
 
@@ -107,16 +120,16 @@ static double moves_said(const double *weights, const struct advise_line *const 
 static void moves_pull(struct advise_moves *m, const struct advise_line *const *lines, unsigned sites, double averaged,
 	struct advise_moved *moved)
 {
-	const double cap = moves_cap(m, sites);
+	const double cap = moves_cap(m, sites), most = moves_most(lines, sites);
 	double weights[ADVISE_SITES_MAX], said, squares;
 
 	for (unsigned k = 0; k < sites; k++)
 		m->capped[k] = m->capped[k] && m->weights[k] > cap;
 	moves_weigh(m, sites, cap, true, weights);
-	said = moves_said(weights, lines, sites);
+	said = moves_said(weights, lines, sites, most);
 	squares = moves_squares(weights, lines, sites, averaged);
 	moves_weigh(m, sites, cap, false, weights);
-	moved->said = moves_said(weights, lines, sites);
+	moved->said = moves_said(weights, lines, sites, most);
 	moved->squares = moves_squares(weights, lines, sites, averaged);
 	if (!(moved->said * sqrt(moved->squares) >= said * sqrt(squares))) {
 		moved->said = said;
@@ -124,11 +137,16 @@ static void moves_pull(struct advise_moves *m, const struct advise_line *const *
 		for (unsigned k = 0; k < sites; k++)
 			m->capped[k] = m->weights[k] > cap;
 	}
-	for (unsigned k = sites; k-- > 0;)
+	for (unsigned k = sites; k-- > 0;) {
 		if (m->capped[k]) {
 			moved->more += moved->heavy > 0;
 			moved->heavy = k + 1;
 		}
+		if (moves_has(lines[k]) && lines[k]->said / lines[k]->exchanges > most) {
+			moved->farther += moved->far > 0;
+			moved->far = k + 1;
+		}
+	}
 }
 
 void advise_moves_hear(

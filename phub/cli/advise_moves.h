@@ -4,9 +4,11 @@
  * of, and the rate of learning. Some may lie, and fewer than half of them decide little. Pure.
  *
  * The mean has moved alike for all: whoever says otherwise lies, so it is what the middle one says, as is of how many
- * exchanges and sites, and the rate. What each has moved itself nobody else knows; it counts by what the site weighs,
- * which nobody else knows either. So who says a weight beyond all would decide by himself how far sites pull apart: a
- * weight counts as MOVES_HEAVY times the middle one's at most, but where it makes theta tighter. Theta goes by
+ * exchanges and sites, and the rate. What each has moved itself nobody else knows; it counts as MOVES_FAR times the
+ * middle one's at most (of two the higher), or one site would hold theta at the tightest. Honest sites are within that:
+ * it is twice as far. It counts by what the site weighs, which nobody else knows either. So who says a weight beyond
+ * all would decide by himself how far sites pull apart: a weight counts as MOVES_HEAVY times the middle one's at most,
+ * but where it makes theta tighter. Theta goes by
  *
  *      said / sqrt(sites)              said: the mean of what sites have moved, as they weigh; sites: how many they are
  *                                      by that
@@ -24,6 +26,7 @@
 #include "phub/cli/advise_line.h"
 
 #define MOVES_HEAVY 2
+#define MOVES_FAR   4 /* of sums of squares */
 
 /* All zeros, but `rate` is NaN: nothing was said yet. */
 struct advise_moves {
@@ -39,6 +42,7 @@ struct advise_moved {
 	double said, heard, squares; /* as scout_hear_all() has them */
 	unsigned heavy;              /* 1 + the first site that was capped; 0: none was, */
 	unsigned more;               /* and how many others were */
+	unsigned far, farther;       /* likewise of those that count as having moved MOVES_FAR times the middle one's */
 };
 
 /* lines[site] of `sites`, 1 to ADVISE_SITES_MAX; NULL: it has not reported. */

@@ -221,16 +221,17 @@ static bool advise_add_reason(struct advise *a, const char *more)
 	return true;
 }
 
-static void advise_say_heavy(struct advise *a, const struct advise_moved *moved)
+/* first: 1 + a site; 0: none is. */
+static void advise_say_beyond(struct advise *a, const char *what, int times, unsigned first, unsigned count)
 {
-	char more[128], others[48] = "";
+	char more[160], others[48] = "";
 
-	if (moved->heavy == 0)
+	if (first == 0)
 		return;
-	if (moved->more > 0)
-		snprintf(others, sizeof(others), ", and so do %u more", moved->more);
-	snprintf(more, sizeof(more), "; site %u says a weight above %d times the middle one's, and counts as that%s",
-		moved->heavy - 1, MOVES_HEAVY, others);
+	if (count > 0)
+		snprintf(others, sizeof(others), ", and so do %u more", count);
+	snprintf(more, sizeof(more), "; site %u says %s above %d times the middle one's, and counts as that%s",
+		first - 1, what, times, others);
 	advise_add_reason(a, more);
 }
 
@@ -292,7 +293,8 @@ static void advise_decide(struct advise *a)
 	a->step = advise_step(a);
 	advise_listen(a, &moved);
 	scout_observe(&a->scout, reports, sites, &a->last);
-	advise_say_heavy(a, &moved);
+	advise_say_beyond(a, "a weight", MOVES_HEAVY, moved.heavy, moved.more);
+	advise_say_beyond(a, "moves (squared)", MOVES_FAR, moved.far, moved.farther);
 	advise_say_refused(a);
 	advise_record(a, reports, theta);
 	length = advise_line_answer(&a->last, answer);

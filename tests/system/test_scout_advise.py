@@ -259,6 +259,18 @@ def advise_lies():
             check("train" in lie or any("site 1 stands out" in told["reason"] for told in found), f"{lie}: {found[-1]}")
 
 
+def advise_far():
+    """advise: who says that it has moved beyond all does not hold theta at the tightest: it counts as four times the middle one's, and the reason names the site"""
+    told = {}
+    for times in (1, 4, 20, 1e12):
+        with Advisor("--policy", "scout+", sites=5) as a:
+            for window in range(1, 7):
+                answer = a.ask(*({**moves(k, 100 * window, 0), "weight": 1, "moves": {"exchanges": 100, "said": 4 * times if k == 4 else 4, "heard": 0.5}} for k in range(5)))[0]
+            told[times] = answer["sync_every"]
+            holds(answer["reason"], "; site 4 says moves .squared. above 4 times the middle one's, and counts as that$" if times > 4 else "")
+    check(1 < told[4] == told[20] == told[1e12] <= told[1], str(told))
+
+
 def advise_broken():
     """advise: what is no finite number is null: who says so of its model is named, and scout+ falls back to the tightest; counts may be reals"""
     broken = {"train": {"loss": None, "samples": 100}}, {"moves": {"exchanges": 100, "said": None,
@@ -571,6 +583,6 @@ def advise_python_ipv6():
 
 if __name__ == "__main__":
     os.environ["BUILD"] = str(rig.BUILD)
-    rig.run([advise, advise_counts, advise_pulls, advise_waits, advise_silent, advise_heavy, advise_weights, advise_lies, advise_broken,
+    rig.run([advise, advise_counts, advise_pulls, advise_waits, advise_silent, advise_heavy, advise_weights, advise_far, advise_lies, advise_broken,
              advise_killed, advise_on_a_full_disk, advise_twice, advise_refused, advise_many, advise_strangers, advise_secret,
              advise_sockets, advise_wrong_words, advise_python, advise_python_ipv6])

@@ -141,32 +141,83 @@ static void test_late(void **state)
 	assert_true(isnan(moved.said) && isnan(moved.heard) && isnan(moved.squares));
 }
 
-/* Whatever they say, theta goes by no less than if weights were within MOVES_HEAVY times the middle one's. */
+/* Who says that it has moved beyond all counts as MOVES_FAR times the middle one's; whoever is within, as it says. */
+static void test_far(void **state)
+{
+	const double honest[] = {0, 10, 80, 160}, lies[] = {161, 800, 4e13, 1e308};
+	struct advise_moved moved;
+
+	(void)state;
+	for (unsigned i = 0; i < 4; i++) {
+		said[4].said = honest[i];
+		advise_moves_hear(&moves, lines, SITES, &moved);
+		assert_int_equal(moved.far, 0);
+		CLOSE(moved.said, (160 + honest[i]) / 5);
+	}
+	for (unsigned i = 0; i < 4; i++) {
+		said[4].said = lies[i];
+		advise_moves_hear(&moves, lines, SITES, &moved);
+		assert_int_equal(moved.far, 5);
+		assert_int_equal(moved.farther, 0);
+		assert_int_equal(moved.heavy, 0);
+		CLOSE(moved.said, 40 * 8 / 5.);
+	}
+	said[1].exchanges = 1; /* as much in fewer exchanges */
+	said[4].said = 1e308;
+	advise_moves_hear(&moves, lines, SITES, &moved);
+	assert_int_equal(moved.far, 2);
+	assert_int_equal(moved.farther, 1);
+	CLOSE(moved.said, 40 * 11 / 5.);
+	advise_moves_hear(&moves, lines, 2, &moved); /* of two nobody is in the middle: the higher one counts */
+	assert_int_equal(moved.far, 0);
+}
+
+/* Most have not moved, as at a rate of 0: whoever has counts. */
+static void test_still(void **state)
+{
+	struct advise_moved moved;
+
+	(void)state;
+	for (unsigned k = 0; k < 4; k++)
+		said[k].said = 0;
+	advise_moves_hear(&moves, lines, SITES, &moved);
+	assert_int_equal(moved.far, 0);
+	CLOSE(moved.said, 8);
+}
+
+/* Whatever they say, theta goes by no less than if weights and moves were within their bounds. */
 static void test_any(void **state)
 {
 	(void)state;
 	chance_seed = 8;
 	for (unsigned round = 0; round < 20000; round++) {
 		const unsigned sites = 2 + (unsigned)(6 * chance());
-		double sum = 0, mean = 0, squares = 0, sorted[8], cap;
+		double sum = 0, mean = 0, squares = 0, sorted[8], far[8], cap, most;
 		struct advise_moved moved;
 
 		moves = (struct advise_moves){.rate = NAN};
 		for (unsigned k = 0; k < sites; k++) {
 			said[k].weight = sorted[k] = exp(10 * chance() - 5);
-			said[k].said = exp(10 * chance() - 5);
+			said[k].said = far[k] = exp(10 * chance() - 5);
 			for (unsigned i = k; i > 0 && sorted[i] < sorted[i - 1]; i--) {
 				const double swap = sorted[i];
 
 				sorted[i] = sorted[i - 1];
 				sorted[i - 1] = swap;
 			}
+			for (unsigned i = k; i > 0 && far[i] < far[i - 1]; i--) {
+				const double swap = far[i];
+
+				far[i] = far[i - 1];
+				far[i - 1] = swap;
+			}
 		}
 		cap = MOVES_HEAVY * sorted[(sites - 1) / 2];
+		most = MOVES_FAR * far[sites / 2];
 		for (unsigned k = 0; k < sites; k++)
 			sum += fmin(said[k].weight, cap);
 		for (unsigned k = 0; k < sites; k++) {
-			mean += fmin(said[k].weight, cap) / sum * said[k].said;
+			mean += fmin(said[k].weight, cap) / sum * fmin(said[k].said, most);
 			squares += fmin(said[k].weight, cap) / sum * fmin(said[k].weight, cap) / sum;
 		}
 		advise_moves_hear(&moves, lines, sites, &moved);
@@ -182,6 +233,8 @@ int main(void)
 		cmocka_unit_test_setup(test_two, begin),
 		cmocka_unit_test_setup(test_few, begin),
 		cmocka_unit_test_setup(test_late, begin),
+		cmocka_unit_test_setup(test_far, begin),
+		cmocka_unit_test_setup(test_still, begin),
 		cmocka_unit_test_setup(test_any, begin),
 	};
 
