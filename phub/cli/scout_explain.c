@@ -154,7 +154,7 @@ static void explain_seen(const struct explain *x, unsigned i)
 		printf(", %.0f samples", scout_log_number(w, "n"));
 	puts("");
 	if (!isnan(trained))
-		printf("          training loss %.4f nats", trained);
+		printf("          training loss %.4f", trained);
 	if (!isnan(accuracy))
 		printf("%sthe averaged model has %.2f %% right", isnan(trained) ? "          " : "; ", 100 * accuracy);
 	if (!isnan(trained) || !isnan(accuracy))

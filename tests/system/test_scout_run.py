@@ -465,7 +465,7 @@ def run_trains():
         check(sent == last // theta * model, f"theta {theta}: {sent} bytes in {last} steps")
     holds(phub("explain", "trained.jsonl")[0], "trained: local, policy hill, 3 sites")
     holds(phub("explain", "trained.jsonl", "--at", last)[0], r"points \((between -?\d+\.\d and \d+\.\d|exactly: models are one)\)",
-          r"training loss \d+\.\d+ nats",
+          r"training loss \d+\.\d+",
           r"r +0\.\d+, over all of 3 tensors; least in (weight|bias|statistics): 0\.\d+\. .* 0\.333 \(1/K\)")
     phub("plot", "trained.jsonl", "--out", "trained.svg")
     text = list(xml.etree.ElementTree.parse(FOLDER / "trained.svg").getroot().itertext())

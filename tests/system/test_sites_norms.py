@@ -99,6 +99,9 @@ def test_finishes(box):
         assert all(counted == said for _, counted in ended), (algorithm, ended[0][1])
 
 
+HELD = torch.zeros(5)  # what a site is given stays, or it writes to what others have then
+
+
 def frozen_net(rank):
     net = make_net(rank, False)
     net[0].requires_grad_(False)
@@ -140,15 +143,34 @@ def test_frozen(box):
         assert len(set(workers(WORLD, frozen, box, algorithm))) == 1, algorithm
 
 
+def test_thawed(box):
+    """What is to be trained later, or nothing at all, is told."""
+    net, data = frozen_net(0), data_of(0)
+    with raises(phub.Error, "no parameter of the model requires gradients: there is nothing to train"):
+        phub.torch.Site(make_net(0).requires_grad_(False), box.url("nothing"), rank=0, world=1)
+    site = phub.torch.Site(net, box.url("thawed"), rank=0, world=1)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for step in range(60):
+            x, y = batch(data, step)
+            net[0].requires_grad_(step >= 30)
+            torch.nn.functional.cross_entropy(net(x), y).backward()
+            site.step(0.01)
+    told = [str(w.message) for w in caught]
+    assert len(told) == 1 and "0.weight has a gradient, but was frozen when this site was made" in told[0], told
+    site.close()
+
+
 def wanted(rank, box):
-    """scout+ says how many samples it has time for, and classification() tries as many."""
+    """scout+ says how many samples it has time for, and classification() tries as many. Nothing need be right, but a loss."""
+    warnings.simplefilter("error", RuntimeWarning)  # as of an evaluate() that fails
     net, data, asked = make_net(rank), data_of(rank), []
     drawn = phub.torch.classification(*data, count=50)
 
     def evaluate(model, draw, samples):
         found = drawn(model, draw, samples)
         asked.append((samples, found[0], drawn(model, draw, 0)[0]))
-        return found
+        return (found[0], None, found[2]) if rank == 1 else found
 
     site = phub.torch.Site(net, box.url("wanted"), scout=dict(thetas=[1, 2, 5], policy="scout+", period=10, tries=12), evaluate=evaluate,
                            rank=rank, world=WORLD)
@@ -204,11 +226,11 @@ def says_wrong(rank, box):
                                               ({"theta": 3, "scout": {"thetas": [1, 3]}}, "theta=3 beside a scout, which sets it"))):
         with raises(Exception, text), phub.connect(box.url(f"wrong{number}"), reduce="sum") as worker:
             site = phub.Site(worker, **options)
-            site.tensor("w", torch.zeros(5).data_ptr(), 5)
+            site.tensor("w", HELD.data_ptr(), 5)
             site.start()
     with phub.connect(box.url("wrong"), reduce="sum") as worker:
         site = phub.Site(worker)
-        site.tensor("w", torch.zeros(5).data_ptr(), 5)
+        site.tensor("w", HELD.data_ptr(), 5)
         site.start()
         for call in (lambda: site.set_samples(-1), lambda: site.lost(1.0, -1), lambda: site.score(-3, 1), lambda: site.score(3, -1)):
             with raises(ValueError, ": allowed are whole numbers from 0 to 2^64 - 1"):
@@ -242,7 +264,7 @@ def out_of_turn(rank, box):
             phub.torch.Site(net, box.url("typed"), state=state, rank=0, world=1)
     with phub.connect(box.url("bare"), reduce="sum") as worker:
         bare = phub.Site(worker)
-        bare.tensor("w", torch.zeros(5).data_ptr(), 5)
+        bare.tensor("w", HELD.data_ptr(), 5)
         with raises(TypeError, "a state is the bytes of save(), and this is a dict"):
             bare.load({})
         with raises(TypeError, "a state is the bytes of save(), and this is a str"):
@@ -304,5 +326,5 @@ def test_unlike_racks(box):
 
 
 if __name__ == "__main__":
-    rig.run([test_normed, test_finishes, test_frozen, test_wanted, test_few,
+    rig.run([test_normed, test_finishes, test_frozen, test_thawed, test_wanted, test_few,
              test_says_wrong, test_out_of_turn, test_box_dies, test_other_theta, test_unlike_racks], rig.Box())

@@ -184,27 +184,27 @@ MIXED = (  # likewise, of options behind the algorithm
     ({"scout": HILL}, {"scout": {**HILL, "sigma": 0.04}}, "sigma", "0.05", "0.04"),
     ({"scout": {**HILL, "policy": "replay", "schedule": [5, 1]}}, {"scout": {**HILL, "policy": "replay", "schedule": [5]}}, "schedule", "5,1", "5"),
 )
-SAME = {"rate_first": 0.3, "clip": 1, "warmup": 5, "samples": 7}  # what local does not look at, or each has for itself
+# What local does not look at, or each has for itself; and what a site is given stays, or it writes to what others have then.
+SAME, HELD = {"rate_first": 0.3, "clip": 1, "warmup": 5, "samples": 7}, numpy.zeros(50, numpy.float32)
 def disagree(rank, box):
     for number, (first, others, *said) in enumerate(UNLIKE):
-        words = [f"rank 0 says {said[0]}", f" says {said[1]}"]
-        with raises(phub.Error, "algorithm of sites differs", *words), connect(box, f"unlike{number}", rank) as worker:
+        with raises(phub.Error, "algorithm of sites differs", f"rank 0 says {said[0]}", f" says {said[1]}"), connect(box, f"unlike{number}", rank) as worker:
             site = phub.Site(worker, **{"algorithm": "local", **(others if rank else first)})
-            site.tensor("w", numpy.zeros(50, numpy.float32).ctypes.data, 50)
+            site.tensor("w", HELD.ctypes.data, 50)
             site.start()
     for number, (first, others, option, *said) in enumerate(MIXED):
         words = [f"{option} of sites differs", f"rank 0 says {said[0]}", f" says {said[1]}"]
         with raises(phub.Error, *words), connect(box, f"mixed{number}", rank) as worker:
             site = phub.Site(worker, **{"algorithm": "local", **(others if rank else first)})
-            site.tensor("w", numpy.zeros(50, numpy.float32).ctypes.data, 50)
+            site.tensor("w", HELD.ctypes.data, 50)
             site.start()
     with raises(phub.Error, "trained tensors of sites differs", "rank 0 says 1 ("), connect(box, "untrained", rank) as worker:
         site = phub.Site(worker)
-        site.tensor("w", numpy.zeros(50, numpy.float32).ctypes.data, 50, trained=not rank)
+        site.tensor("w", HELD.ctypes.data, 50, trained=not rank)
         site.start()
     with connect(box, "same", rank) as worker:
         site = phub.Site(worker, **(SAME if rank else {}))
-        site.tensor("w", numpy.zeros(50, numpy.float32).ctypes.data, 50)
+        site.tensor("w", HELD.ctypes.data, 50)
         site.start()
         site.close()
 

@@ -429,6 +429,7 @@ class Site:
     def _tried(self, context: Any, weights: Any, draw: int, score: Any) -> int:
         try:
             samples, correct, loss = self._evaluate([weights[t] for t in range(len(self._trained))], draw, score[0].samples)
+            correct = 0 if correct is None else correct
             if not 0 <= correct <= samples < 2**64:
                 raise ValueError(f"evaluate() returned {correct} correct of {samples} samples")
             score[0].samples, score[0].correct, score[0].loss = int(samples), int(correct), float(loss)

@@ -69,7 +69,8 @@ class Site:
     step() is the optimizer too: SGD with `momentum` (0.9) and `weight_decay` (0). With `scout=dict(thetas=[...])` theta follows
     what the skew costs (policy="scout+": what lost() is told, too): `evaluate(model, draw, samples)` tries a model, this site's or one that came here,
     on a sample of this site's training data that follows from `draw`, of as many as `samples` says (0: as you like), and returns
-    (samples, correct, loss), sums; classification() makes one.
+    (samples, correct, loss), sums; correct is None where nothing can be right, as in regression, and losses alone count then, which only
+    scout+ goes by; classification() makes one.
     It runs in eval mode and without gradients, with the weights to be tried in the model; with scout+ those of the mean model, whose
     running statistics are the mean of the sites'. Options are those of phub.Site and
     phub.connect(), rank and world as in DistributedOptimizer.
@@ -185,10 +186,14 @@ class Site:
         for name, tensor, _ in found:
             check_place(tensor, name)
             if tensor.dtype != torch.float32 or not tensor.is_contiguous():
-                raise Error(errno.ENOTSUP, f"{name} is {tensor.dtype}: a site's tensors are contiguous and float32")
+                raise Error(errno.ENOTSUP, f"{name} is {tensor.dtype}: what a site trains, and buffers of floats, are contiguous and float32; "
+                                           "make it so, or a buffer an attribute of the model")  # fmt: skip
+        if not any(trained for *_, trained in found):
+            raise Error(errno.EINVAL, "no parameter of the model requires gradients: there is nothing to train, and nothing to exchange")
         frozen = [(n, p.detach()) for n, p in self.model.named_parameters() if not p.requires_grad and p.numel() > 0]
         for name, tensor in frozen:
             check_place(tensor, name)
+        self._frozen = [(n, p) for n, p in self.model.named_parameters() if not p.requires_grad]
         return found, frozen
 
     def _open_inner(self, within: Dict[str, Any], named: List[Tuple[str, torch.Tensor, bool]],
@@ -266,6 +271,11 @@ class Site:
             gradients.append(held[-1].data_ptr())
         if all(tensor.grad is None for tensor, trained in self._tensors if trained):
             gradients = None
+        thawed = [name for name, tensor in self._frozen if tensor.grad is not None]
+        if thawed:
+            self._frozen = []
+            warnings.warn(f"{thawed[0]} has a gradient, but was frozen when this site was made: it is not trained. Make the site of a new job "
+                          "when more is to be trained", stacklevel=2)
         if self._unheard is not None:
             self._unheard += 1
             if self._unheard == _UNHEARD:
