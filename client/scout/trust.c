@@ -167,7 +167,7 @@ static bool trust_is_broken(const struct scout_report *r)
 }
 
 static const struct trust_words trust_broken = {
-	trust_is_broken, "site", "has weights or gradients that are no numbers", "and so have"};
+	trust_is_broken, "site", "has weights, gradients or losses that are no numbers", "and so have"};
 
 static bool trust_is_unheard(const struct scout_report *r)
 {

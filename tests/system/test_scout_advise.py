@@ -281,7 +281,7 @@ def advise_broken():
                 answer = a.ask(*(moves(k, 100 * window, 1.2, weight=1, **(more if k == 1 and window > 4 else {})) for k in range(3)))[0]
                 check(answer["sync_every"] == (10 if 4 <= window < 7 else answer["sync_every"]), f"window {window}: {answer}")
             check(answer["action"] == "falls back" and answer["sync_every"] == 1, f"{more}: {answer}")
-            holds(answer["reason"], "for 3 windows in a row; site 1 has weights or gradients that are no numbers$")
+            holds(answer["reason"], "for 3 windows in a row; site 1 has weights, gradients or losses that are no numbers$")
             answer = a.ask(*(moves(k, 800, 1.2, weight=1, rate=None, before={"loss": None, "samples": 9},
                                    after={"loss": None, "samples": 9}) for k in range(3)))[0]
             check(answer["action"] == "loosens" and "; " not in answer["reason"], f"the mean model's loss is nobody's fault: {answer}")
@@ -296,7 +296,7 @@ def advise_broken():
         answer = a.ask(json.dumps(report(0, 200, 80, train={"loss": -math.inf, "samples": 1},
                                          before={"loss": math.inf, "samples": 1})).encode(),
                        json.dumps(report(1, 200, 80, home={"correct": math.nan, "samples": 9}, note='"NaN, Infinity')).encode())[0]
-        holds(answer["reason"], "; site 0 has weights or gradients that are no numbers")
+        holds(answer["reason"], "; site 0 has weights, gradients or losses that are no numbers")
         for line in (b'{"site":0,"step":300,"train":{"loss":nan,"samples":1}}', b'{"site":0,"step":300,"secret":NaN"}', b"NaN" * 1365):
             holds(a.ask(line)[0]["error"], "no JSON")
     check([line["bytes"] for line in lines((FOLDER / "broken.jsonl").read_text()) if line["scout"] == "decision"] == [20000, 20000, 20000, 20000],
@@ -560,7 +560,7 @@ print(advise.ask(a, *(site.report(700, 0.05, 1e3) for site in sites))["reason"])
           f"'nowhere' {none}", f"'host:x' {none}", f"'unix:' {none}", "ask() needs a report; {'site': 0, 'step': 0} only asks",
                                        "{'exchanges': 2, 'said': 2.0, 'heard': 0.9, 'sites': 2}",
           "of 2 sites 0 have said what can be true, in 6 windows in a row that said too little: the tightest theta, until they do; site 1 "
-          "has weights or gradients that are no numbers"] and done.returncode == 0, done.stdout + done.stderr)
+          "has weights, gradients or losses that are no numbers"] and done.returncode == 0, done.stdout + done.stderr)
     seen = [line["seen"] for line in lines((FOLDER / "python.jsonl").read_text()) if line["scout"] == "decision" and "seen" in line]
     wanted = {"exchanges": 4, "said": 4, "heard": 1.8, "sites": 2, "rate": 0.05, "trained": 80, "tried": 60, "train": 0.5, "before": 0.5,
               "after": 0.5}

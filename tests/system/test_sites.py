@@ -474,7 +474,7 @@ def no_numbers():
             ends = [site.end() for site in running]
             check(all(end["action"] == 3 and end["theta"] == float(grid["thetas"].split(",")[0]) for end in ends),
                   f"{policy}, {name}: {ends}")
-            holds(ends[0]["reason"], "; site 1 has weights or gradients that are no numbers")
+            holds(ends[0]["reason"], "; site 1 has weights, gradients or losses that are no numbers")
             check("more" not in ends[0]["reason"] and len({end["reason"] for end in ends}) == 1, f"whose are they? {ends}")
     options = {"algorithm": "local", "policy": "hill", "blind": 7, "nan_at": 35, "nans": 2, **GRID["local"]}
     with tempfile.TemporaryDirectory() as folder:

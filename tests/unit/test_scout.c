@@ -395,10 +395,10 @@ static void test_says_why(void **state)
 	blank[3].unfit = SCOUT_BROKEN;
 	for (unsigned i = 0; i < 3; i++)
 		assert_int_equal(scout_observe(&s, blank, SITES, &d), 0);
-	assert_non_null(strstr(d.reason, "the tightest theta, until they do; site 3 has weights or gradients"));
+	assert_non_null(strstr(d.reason, "the tightest theta, until they do; site 3 has weights, gradients or losses"));
 	scout_of(&s, SCOUT_FIXED);
 	assert_int_equal(scout_observe(&s, blank, SITES, &d), 0);
-	assert_string_equal(d.reason, "theta is fixed; site 3 has weights or gradients that are no numbers");
+	assert_string_equal(d.reason, "theta is fixed; site 3 has weights, gradients or losses that are no numbers");
 }
 
 /* scout+: losses of a model that is broken are not believed, whatever they are. */

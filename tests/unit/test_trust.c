@@ -212,10 +212,11 @@ static void test_amiss(void **state)
 	assert_string_equal(amiss(reports, SITES, true), "why");
 	reports[3].unfit = SCOUT_BROKEN;
 	reports[3].called = 8;
-	assert_string_equal(amiss(reports, SITES, false), "why; site 7 has weights or gradients that are no numbers");
+	assert_string_equal(
+		amiss(reports, SITES, false), "why; site 7 has weights, gradients or losses that are no numbers");
 	reports[1].unfit = SCOUT_BROKEN;
 	assert_string_equal(amiss(reports, SITES, true),
-		"why; site 1 has weights or gradients that are no numbers, and so have 1 more");
+		"why; site 1 has weights, gradients or losses that are no numbers, and so have 1 more");
 	tell(reports, SITES, 0.1);
 	reports[2].away = 1.5; /* its host says */
 	assert_string_equal(amiss(reports, SITES, true), "why; site 3 says an accuracy of 1.5");
@@ -344,13 +345,13 @@ static void test_room(void **state)
 	(void)state;
 	tell(reports, SITES, 0.1);
 	reports[1].unfit = SCOUT_BROKEN;
-	for (size_t room = 5; room <= 60; room++) {
+	for (size_t room = 5; room <= 80; room++) {
 		memset(text, '#', sizeof(text));
 		snprintf(text, sizeof(text), "why");
 		trust_tell(reports, SITES, true, text, room);
 		assert_true(strlen(text) < room && text[room] == '#');
 		assert_true(strlen(text) == 3 ||
-			    strlen(text) == strlen("why; site 1 has weights or gradients that are no numbers"));
+			    strlen(text) == strlen("why; site 1 has weights, gradients or losses that are no numbers"));
 	}
 	assert_true(strlen(text) > 3);
 }
