@@ -260,12 +260,13 @@ def advise_lies():
 
 
 def advise_far():
-    """advise: who says that it has moved beyond all does not hold theta at the tightest: it counts as four times the middle one's, and the reason names the site"""
+    """advise: who says to have moved beyond all does not hold theta at the tightest: that counts as four times the middle one's, and the reason names the site"""
     told = {}
     for times in (1, 4, 20, 1e12):
         with Advisor("--policy", "scout+", sites=5) as a:
             for window in range(1, 7):
-                answer = a.ask(*({**moves(k, 100 * window, 0), "weight": 1, "moves": {"exchanges": 100, "said": 4 * times if k == 4 else 4, "heard": 0.5}} for k in range(5)))[0]
+                said = [{"exchanges": 100, "said": 4 * (times if k == 4 else 1), "heard": 0.5} for k in range(5)]
+                answer = a.ask(*(moves(k, 100 * window, 0, weight=1, moves=said[k]) for k in range(5)))[0]
             told[times] = answer["sync_every"]
             holds(answer["reason"], "; site 4 says moves .squared. above 4 times the middle one's, and counts as that$" if times > 4 else "")
     check(1 < told[4] == told[20] == told[1e12] <= told[1], str(told))
