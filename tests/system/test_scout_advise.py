@@ -260,7 +260,7 @@ def advise_lies():
 
 
 def advise_far():
-    """advise: who says to have moved beyond all does not hold theta at the tightest: that counts as four times the middle one's, and the reason names the site"""
+    """advise: who says to have moved beyond all does not hold theta tightest: it counts as four times the middle one's, and the reason names the site"""
     told = {}
     for times in (1, 4, 20, 1e12):
         with Advisor("--policy", "scout+", sites=5) as a:
