@@ -194,7 +194,7 @@ struct phub_site {
 	struct site_present present;
 	struct window window;
 	struct unsound unsound;
-	char behind[400];     /* where the box has the weights, and has lost exchanges: the text of a warning; */
+	char behind[512];     /* where the box has the weights, and has lost exchanges: the text of a warning; */
 	bool tells_behind;    /* which is not told yet */
 	uint64_t pushed;      /* payload, as the last exchange began; */
 	uint64_t wire_before; /* and up to the state that it has loaded */
