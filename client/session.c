@@ -234,14 +234,11 @@ static const char *client_session_advice(const struct client_session *s)
 		return ": it died; start the job again";
 	if (*s->settings->sites)
 		return ": it died or was stopped. When it runs again, start all sites again: each goes on from the "
-		       "state that "
-		       "it has saved, where it has, else they begin anew (with resume=SECONDS they go on by "
-		       "themselves)";
+		       "state that it has saved, where it has, else they begin anew (with resume=SECONDS they go on "
+		       "by themselves)";
 	return ": it died or was stopped. When it runs again, start the job again: it goes on from its last "
-	       "checkpoint, if "
-	       "that box keeps any, or of a tree the one at its top (with resume=SECONDS by itself); a job that is "
-	       "sharded "
-	       "or a chain has none, and begins anew";
+	       "checkpoint, if that box keeps any, or of a tree the one at its top (with resume=SECONDS by itself); a "
+	       "job that is sharded or a chain has none, and begins anew";
 }
 
 /* The stream has ended or failed. */

@@ -240,10 +240,11 @@ static int log_find(const struct phub_site *s, bool *begins)
 	if (asprintf(&beside, "%s.site%" PRIu32, s->log.path, s->rank) < 0)
 		return -ENOMEM;
 	fd = log_reopen(beside, s->log.run, begins);
-	if (fd == -EEXIST)
+	if (fd == -EEXIST) {
 		fd = log_set_aside(beside);
-	if (fd == 0)
-		fd = log_reopen(beside, s->log.run, begins);
+		if (fd == 0)
+			fd = log_reopen(beside, s->log.run, begins);
+	}
 	free(beside);
 	return fd;
 }

@@ -88,11 +88,20 @@ static int sites_check_job(const phub_t *p, bool at_box, struct err *e)
 	return 0;
 }
 
+static int sites_check_samples(const struct phub_site *s, uint64_t samples, struct err *e)
+{
+	return samples <= SITES_SAMPLES_MAX
+		       ? 0
+		       : err_set(e, -EINVAL, "%s: samples=%" PRIu64 "; allowed: 0 to 2^53", sites_who(s), samples);
+}
+
 /* What no two options can say together, and what none can. */
 static int sites_check(const struct phub_site *s, const struct phub_site_options *o, struct err *e)
 {
-	if (o->samples > SITES_SAMPLES_MAX)
-		return err_set(e, -EINVAL, "%s: samples=%" PRIu64 "; allowed: 0 to 2^53", sites_who(s), o->samples);
+	int rc = sites_check_samples(s, o->samples, e);
+
+	if (rc < 0)
+		return rc;
 	if (o->outer != PHUB_OUTER_AVERAGE && o->algorithm != PHUB_SITE_LOCAL)
 		return err_set(e, -EINVAL, "%s: outer=%s is of PHUB_SITE_LOCAL, and the algorithm is %s", sites_who(s),
 			outer_name((enum outer_kind)o->outer), site_algorithm_name((enum site_algorithm)o->algorithm));
@@ -650,9 +659,8 @@ int phub_site_set_samples(phub_site_t *s, uint64_t samples)
 {
 	int rc = sites_rests(s);
 
-	if (rc == 0 && samples > SITES_SAMPLES_MAX)
-		rc = err_set(api_last_error(), -EINVAL, "%s: samples=%" PRIu64 "; allowed: 0 to 2^53", sites_who(s),
-			samples);
+	if (rc == 0)
+		rc = sites_check_samples(s, samples, api_last_error());
 	if (rc == 0)
 		s->samples = samples;
 	return rc;

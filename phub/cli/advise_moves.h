@@ -8,15 +8,15 @@
  * middle one's at most (of two the higher), or one site would hold theta at the tightest. Honest sites are within that:
  * it is twice as far. It counts by what the site weighs, which nobody else knows either. So who says a weight beyond
  * all would decide by himself how far sites pull apart: a weight counts as MOVES_HEAVY times the middle one's at most,
- * but where it makes theta tighter. Theta goes by
+ * but where it makes theta tighter. Whether it does is taken from
  *
  *      said / sqrt(sites)              said: the mean of what sites have moved, as they weigh; sites: how many they are
  *                                      by that
  *
- * and tighter where that is more: where it is more by weights as they were said, those hold, as of an honest site that
- * has most of the data, which moves as others do. Else those that are heavier count as said above from then on, until
- * they say a weight within that: sites are not others in each window. So no weight makes theta looser than it would be
- * if all were within.
+ * which is not all that theta goes by (plus_reach.h: of each algorithm another power of sites, and what going alone
+ * costs), so where the pull is small a heavy weight may loosen it somewhat. Where that is more by weights as they were
+ * said, those hold, as of an honest site that has most of the data, which moves as others do. Else those that are
+ * heavier count as said above from then on, until they say a weight within that: sites are not others in each window.
  */
 #ifndef PHUB_CLI_ADVISE_MOVES_H
 #define PHUB_CLI_ADVISE_MOVES_H
