@@ -51,6 +51,9 @@ CLANG ?= clang
 ARM_CC ?= aarch64-linux-gnu-gcc
 ARM_RUN ?= $(if $(SAN),,qemu-aarch64-static)
 VM ?= $(if $(filter address thread,$(SAN)),qemu,uml)
+# Objects are kept by what they are made of, beside the kernels of tests/vm; CCACHE= does without.
+CCACHE ?= $(shell command -v ccache)
+export CCACHE_DIR ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/phub-objects
 
 # --- probes ----------------------------------------------------------------------------------------------------------
 
@@ -90,12 +93,14 @@ CLIENT_LIBS += $(ISAL_LIBS)
 # intel-ipsec-mb: without it GMACs are libcrypto's, which is slower. It has no pkg-config file.
 HAVE_IPSEC_MB := $(shell echo '\#include <intel-ipsec-mb.h>' | $(CC) -E - >/dev/null 2>&1 && echo yes)
 IPSEC_MB_LIBS := $(if $(HAVE_IPSEC_MB),-lIPSec_MB)
-LIB_CFLAGS += $(if $(HAVE_IPSEC_MB),-DPHUB_IPSEC_MB)
+LIB_CFLAGS += $(if $(HAVE_IPSEC_MB),-DPHUB_IPSEC_MB -DNO_COMPAT_IMB_API_053)
 LIBS += $(IPSEC_MB_LIBS)
 CLIENT_LIBS += $(IPSEC_MB_LIBS)
 # libcurl: without its headers there is no etcd. It is loaded when it is asked for, and linked to nothing.
 HAVE_CURL := $(call pkg_exists,libcurl)
 LIB_CFLAGS += $(if $(HAVE_CURL),-DPHUB_CURL $(shell $(PKG_CONFIG) --cflags libcurl))
+# Under a sanitizer a layer comes whole, with what the client needs nothing of (JSON of etcd).
+CLIENT_LIBS += $(if $(SAN),$(LIBS))
 MACHINE := $(firstword $(subst -, ,$(shell $(CC) -dumpmachine 2>/dev/null)))
 
 # --- flags -----------------------------------------------------------------------------------------------------------
@@ -110,17 +115,21 @@ $(error SAN=$(SAN): use address, undefined or thread)
 endif
 endif
 
+# lld links in a fifth of the time of GNU ld.
+LLD := $(if $(shell command -v ld.lld),-fuse-ld=lld)
 WARNINGS := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wvla
-BASE_CFLAGS := -std=gnu11 $(OPT) -g -fPIC -fvisibility=hidden -ffunction-sections -pthread \
+# Debug information names no folder of this machine, and an object is the same in every checkout.
+BASE_CFLAGS := -std=gnu11 $(OPT) -g -fPIC -fvisibility=hidden -ffunction-sections -pthread -fdebug-prefix-map=$(CURDIR)=. \
 	$(if $(SAN),-fno-omit-frame-pointer $(SAN_$(SAN)))
 PROJECT_CFLAGS := $(BASE_CFLAGS) $(WARNINGS) $(WERROR) -I. -I$(BUILD)/gen -D_GNU_SOURCE $(LIB_CFLAGS) $(CFLAGS)
-PROJECT_LDFLAGS := -pthread -Wl,--gc-sections -Wl,--as-needed $(SAN_$(SAN)) $(LDFLAGS)
+PROJECT_LDFLAGS := -pthread -Wl,--gc-sections -Wl,--as-needed $(LLD) $(SAN_$(SAN)) $(LDFLAGS)
 
 # Kernels: no contraction, or compilers fuse multiply and add and the bits differ from the scalar specification.
 # They decode nothing, so fuzzers do without their checks, which take clang 40 s for kernels_avx2.c alone. Sanitizers do
 # without those of the study's: training would take 50 times as long, all of it in one block of memory.
 KERNEL_CFLAGS := $(if $(SAN),,-O3) -ffp-contract=off
-flags_of = $(if $(filter aggregation/%,$(1)),$(KERNEL_CFLAGS)) \
+flags_of = $(if $(filter tests/%,$(1)),-Wno-unused-parameter) \
+	$(if $(filter aggregation/%,$(1)),$(KERNEL_CFLAGS)) \
 	$(if $(filter fuzzer,$(SAN)),$(if $(filter aggregation/kernels_%,$(1)),-fno-sanitize=all)) \
 	$(if $(filter aggregation/kernels_avx2.c,$(1)),-mavx2 -mf16c) \
 	$(if $(filter aggregation/kernels_avx512.c,$(1)),-mavx512f -mavx512bw -mavx512vl -mavx512dq -mf16c) \
@@ -141,13 +150,31 @@ SRC_aggregation := $(filter-out $(skip_x86) $(skip_arm),$(wildcard aggregation/*
 SRC_topology := $(wildcard topology/*.c)
 SRC_dpdk := $(addprefix transport/,dpdk.c dpdk_arp.c dpdk_eal.c dpdk_init.c dpdk_memory.c dpdk_rx.c \
 	dpdk_steer.c)
-SRC_transport := $(filter-out $(if $(HAVE_VERBS),,transport/verbs%) $(if $(HAVE_CURL),,transport/curl.c transport/etcd.c) $(SRC_dpdk),$(wildcard transport/*.c))
+SRC_transport := $(filter-out $(if $(HAVE_VERBS),,transport/verbs%) $(if $(HAVE_CURL),,transport/curl.c transport/etcd.c) \
+	transport/etcd_find.c $(SRC_dpdk),$(wildcard transport/*.c))
 SRC_box := $(filter-out phub/main.c,$(wildcard phub/*.c))
 SRC_control := $(wildcard phub/control/*.c)
 SRC_client := $(filter-out $(EXAMPLE),$(wildcard client/*.c client/scout/*.c))
-SRC_cli := $(wildcard phub/cli/*.c)
+SRC_cli := $(filter-out phub/cli/main.c,$(wildcard phub/cli/*.c))
 
 SOURCES := */*.c phub/base/*.c phub/control/*.c phub/cli/*.c client/scout/*.c tests/unit/*.c tests/suite/*.c tests/bench/*.c
+
+# Under a sanitizer a layer is one translation unit, BUILD/unity/LAYER.c: headers are read and checked once in place of once a
+# file. Files with compiler flags of their own stay by themselves, so aggregation and tests do.
+UNITY_LAYERS := $(if $(SAN),base topology transport box control client cli)
+unity = $(BUILD)/unity/$(1).c
+define unity_layer
+$(call unity,$(1)): force
+	@mkdir -p $$(@D)
+	@printf '#include "%s"\n' $$(SRC_$(1)) | cmp -s - $$@ || printf '#include "%s"\n' $$(SRC_$(1)) >$$@
+
+$$(BUILD)/obj/unity/$(1).o: $(call unity,$(1)) $$(BUILD)/.flags | needed $$(GEN_H)
+	@mkdir -p $$(@D)
+	$$(call say,CC,$$<)
+	$$(Q)$$(CCACHE) $$(CC) $$(PROJECT_CFLAGS) $$(UNITY_CFLAGS) -MMD -MP -c -o $$@ $$<
+endef
+# What gcc may inline across files makes it guess at texts that are too long for their buffers.
+UNITY_CFLAGS := -Wno-unknown-warning-option -Wno-format-truncation -ffp-contract=off
 
 # Tests can do with fewer while others are in the works: make build/tests/unit/test_model LAYERS='base topology'.
 LAYERS ?= base aggregation topology transport box control client cli
@@ -184,7 +211,7 @@ $(BUILD)/phubd: $(call objects,phub/main.c) $(call archives,client) $(BOX_ARCHIV
 	$(Q)$(link) $(LIBS) -lm
 
 # With a box inside, for `bench exchange --transport loop`.
-$(BUILD)/phub: $(call objects,$(SRC_cli)) $(call archives,client control box transport topology aggregation base)
+$(BUILD)/phub: $(call objects,phub/cli/main.c) $(call archives,cli client control box transport topology aggregation base)
 	$(call say,LINK,$@)
 	$(Q)$(link) $(LIBS) -lm
 
@@ -262,7 +289,7 @@ needed:
 $(BUILD)/obj/%.o: %.c $(BUILD)/.flags | needed $(GEN_H)
 	@mkdir -p $(@D)
 	$(call say,CC,$<)
-	$(Q)$(CC) $(PROJECT_CFLAGS) $(call flags_of,$<) -MMD -MP -c -o $@ $<
+	$(Q)$(CCACHE) $(CC) $(PROJECT_CFLAGS) $(call flags_of,$<) -MMD -MP -c -o $@ $<
 
 $(BUILD)/gen/%.pb-c.c $(BUILD)/gen/%.pb-c.h: %.proto | needed
 	@mkdir -p $(BUILD)/gen
@@ -276,10 +303,12 @@ $(BUILD)/gen/%.pb-c.c $(BUILD)/gen/%.pb-c.h: %.proto | needed
 $(BUILD)/obj/gen/%.o: $(BUILD)/gen/%.pb-c.c $(BUILD)/.flags
 	@mkdir -p $(@D)
 	$(call say,CC,$<)
-	$(Q)$(CC) $(BASE_CFLAGS) -w -I$(BUILD)/gen $(LIB_CFLAGS) -MMD -MP -c -o $@ $<
+	$(Q)$(CCACHE) $(CC) $(BASE_CFLAGS) -w -I$(BUILD)/gen $(LIB_CFLAGS) -MMD -MP -c -o $@ $<
+
+$(foreach l,$(UNITY_LAYERS),$(eval $(call unity_layer,$(l))))
 
 define layer
-$$(BUILD)/lib$(1).a: $$(call objects,$$(SRC_$(1))) $(2) $$(BUILD)/.sources
+$$(BUILD)/lib$(1).a: $(if $(filter $(1),$(UNITY_LAYERS)),$$(BUILD)/obj/unity/$(1).o,$$(call objects,$$(SRC_$(1)))) $(2) $$(BUILD)/.sources
 	@mkdir -p $$(@D)
 	@rm -f $$@
 	$$(Q)ar rcs $$@ $$(filter %.o,$$^)
@@ -288,14 +317,17 @@ $(foreach l,base aggregation topology box control client cli,$(eval $(call layer
 $(eval $(call layer,transport,$(GEN_OBJ)))
 
 # --- tests -----------------------------------------------------------------------------------------------------------
-# A test_*.c is a program; other .c files beside them are shared helpers. fuzz_*.c are programs of libFuzzer; here they
-# only replay their corpus.
+# All unit tests are one program, a run for each test_*.c; a test_*.c of the suite is one by itself. Other .c files beside
+# them are shared helpers. fuzz_*.c are programs of libFuzzer; here they only replay their corpus.
 
-TEST_SRC := $(filter-out $(if $(HAVE_CURL),,tests/unit/test_etcd.c tests/unit/test_announce.c tests/unit/test_campaign.c), \
-	$(wildcard tests/unit/test_*.c tests/suite/test_*.c))
+UNIT_SRC := tests/unit/units.c tests/unit/libc_rig.c $(filter-out $(if $(HAVE_CURL),,tests/unit/test_etcd.c tests/unit/test_announce.c tests/unit/test_campaign.c), \
+	$(wildcard tests/unit/test_*.c))
+SUITE_SRC := $(wildcard tests/suite/test_*.c)
+TEST_SRC := $(UNIT_SRC) $(SUITE_SRC)
 CUDA_STAND_IN := $(BUILD)/tests/suite/libcuda.so.1
 TEST_HELPERS := $(filter-out $(TEST_SRC) tests/suite/cuda_stand_in.c,$(wildcard tests/unit/*.c tests/suite/*.c))
-TEST_PROGRAMS := $(TEST_SRC:%.c=$(BUILD)/%)
+UNITS := $(BUILD)/tests/units
+TEST_PROGRAMS := $(UNITS) $(SUITE_SRC:%.c=$(BUILD)/%)
 BENCH_CYCLES := $(BUILD)/tests/bench/dpdk_cycles
 SKEW_STUDY := $(BUILD)/tests/bench/skew_study
 SKEW_SRC := $(filter-out tests/bench/skew_study.c,$(wildcard tests/bench/skew_*.c))
@@ -313,10 +345,12 @@ SRC_test := $(TEST_HELPERS) $(SKEW_SRC)
 $(eval $(call layer,test))
 
 # Plugins are found where programs are.
-$(TEST_PROGRAMS): $(BUILD)/%: $(BUILD)/obj/%.o $(TEST_ARCHIVES)
+$(UNITS): $(call objects,$(UNIT_SRC)) $(TEST_ARCHIVES)
+$(SUITE_SRC:%.c=$(BUILD)/%): $(BUILD)/%: $(BUILD)/obj/%.o $(TEST_ARCHIVES)
+$(TEST_PROGRAMS):
 	@mkdir -p $(@D)
 	$(call say,LINK,$@)
-	$(Q)$(link) -Wl,-rpath,'$$ORIGIN/../..' -lcmocka $(LIBS) -lz -lm
+	$(Q)$(link) -Wl,-rpath,'$$ORIGIN/..:$$ORIGIN/../..' -lcmocka $(LIBS) -lz -lm
 
 # What a datagram costs, for tests/bench/dpdk.py.
 $(BENCH_CYCLES): $(BUILD)/obj/tests/bench/dpdk_cycles.o $(call archives,transport base)
@@ -325,10 +359,10 @@ $(BENCH_CYCLES): $(BUILD)/obj/tests/bench/dpdk_cycles.o $(call archives,transpor
 	$(Q)$(link) -Wl,-rpath,'$$ORIGIN/../..' $(LIBS) -lm
 
 # Runs of the study on skewed sites.
-$(SKEW_STUDY): $(BUILD)/obj/tests/bench/skew_study.o $(call archives,test client aggregation base)
+$(SKEW_STUDY): $(BUILD)/obj/tests/bench/skew_study.o $(call archives,test) $(CLIENT_ARCHIVES)
 	@mkdir -p $(@D)
 	$(call say,LINK,$@)
-	$(Q)$(link) -lz -lm
+	$(Q)$(link) $(CLIENT_LIBS) -lz -lm
 
 # What test_exchange loads in place of CUDA's driver.
 $(CUDA_STAND_IN): $(call objects,tests/suite/cuda_stand_in.c)
@@ -382,11 +416,15 @@ $(FUZZ_PROGRAMS): $(BUILD)/%: $(BUILD)/obj/%.o $(TEST_ARCHIVES)
 .PHONY: test-programs
 test-programs: all $(TEST_PROGRAMS) $(BENCH_PROGRAMS) $(CUDA_STAND_IN) $(SYSTEM_PROGRAMS) $(REPLAY_PROGRAMS) $(if $(SIM_SRC),$(BUILD)/sim) ## build the tests, run none
 
-# The probes above ran before deps installed anything, hence the second make.
-.PHONY: test
+# run.py builds, so that the probes above run again after deps has installed what they look for.
+RUN_TESTS = BUILD='$(BUILD)' CC='$(CC)' SAN='$(SAN)' CFLAGS='$(CFLAGS)' SEEDS='$(SEEDS)' SEEDS_FROM='$(SEEDS_FROM)' \
+	ARM_RUN='$(ARM_RUN)' VM='$(VM)' FUZZ_SECONDS='$(FUZZ_SECONDS)' tests/run.py
+.PHONY: test test-all
 test: deps-test ## build and run every test (TESTS=word: only those whose name holds it; -word: all others)
-	@$(MAKE) --no-print-directory test-programs $(if $(ARM_RUN),arm-programs)
-	@BUILD='$(BUILD)' SEEDS='$(SEEDS)' SEEDS_FROM='$(SEEDS_FROM)' ARM_RUN='$(ARM_RUN)' VM='$(VM)' tests/run.sh $(TESTS)
+	@$(RUN_TESTS) $(TESTS)
+
+test-all: deps-test deps-lint deps-fuzz ## the same with every compiler and sanitizer, the fuzzers for FUZZ_SECONDS each, and lint
+	@$(RUN_TESTS) --variants all $(TESTS)
 
 .PHONY: vm
 vm: deps-vm ## the kernel of the virtual machine for RDMA tests, into ~/.cache/phub-vm: minutes, once (VM=uml or qemu)
@@ -414,17 +452,18 @@ fuzz: deps-fuzz ## run every fuzzer for FUZZ_SECONDS (clang)
 # package, tests/unit/cmocka_shim.h stands in.
 ARM := $(BUILD)/arm
 ARM_TESTS := $(wildcard tests/unit/test_aggregation*.c $(patsubst phub/base/%.c,tests/unit/test_%.c,$(SRC_base)))
-ARM_PROGRAMS := $(ARM_TESTS:%.c=$(ARM)/%)
+ARM_PROGRAMS := $(ARM)/units
 ARM_SRC := $(SRC_base) $(filter-out aggregation/kernels_avx%,$(wildcard aggregation/*.c))
 ARM_OBJECTS := $(ARM_SRC:%.c=$(ARM)/obj/%.o)
-ARM_CFLAGS := -std=gnu11 -O2 -g -pthread $(WARNINGS) $(WERROR) -I. -D_GNU_SOURCE -DPHUB_NO_CMOCKA
+ARM_CFLAGS := -std=gnu11 -O2 -g -pthread $(WARNINGS) $(WERROR) -I. -D_GNU_SOURCE -DPHUB_NO_CMOCKA -Wno-unused-parameter \
+	-fdebug-prefix-map=$(CURDIR)=.
 
 $(ARM)/obj/%.o: %.c $(BUILD)/.flags
 	@mkdir -p $(@D)
 	$(call say,CC-ARM,$<)
-	$(Q)$(ARM_CC) $(ARM_CFLAGS) $(if $(filter aggregation/%,$<),$(KERNEL_CFLAGS)) -MMD -MP -c -o $@ $<
+	$(Q)$(CCACHE) $(ARM_CC) $(ARM_CFLAGS) $(if $(filter aggregation/%,$<),$(KERNEL_CFLAGS)) -MMD -MP -c -o $@ $<
 
-$(ARM_PROGRAMS): $(ARM)/%: $(ARM)/obj/%.o $(ARM_OBJECTS)
+$(ARM_PROGRAMS): $(addprefix $(ARM)/obj/,$(patsubst %.c,%.o,tests/unit/units.c $(ARM_TESTS))) $(ARM_OBJECTS)
 	@mkdir -p $(@D)
 	$(call say,LINK-ARM,$@)
 	$(Q)$(ARM_CC) -static -pthread -o $@ $^ -lm
@@ -434,8 +473,7 @@ arm-programs: $(if $(shell command -v $(ARM_CC)),$(ARM_PROGRAMS))
 
 .PHONY: arm-test
 arm-test: ## cross-build the kernels for 64-bit Arm and test them under emulation
-	@$(MAKE) --no-print-directory arm-programs
-	@BUILD='$(BUILD)' ARM_RUN='$(ARM_RUN)' tests/run.sh arm/
+	@$(RUN_TESTS) arm/
 
 # --- the rest --------------------------------------------------------------------------------------------------------
 
@@ -559,12 +597,12 @@ bench-instructions: deps-test ## instructions per gradient byte beside those rec
 lint lint-headers: export LINT_CFLAGS = $(PROJECT_CFLAGS) $(DPDK_CFLAGS)
 lint: deps-lint ## layer rule, forbidden calls, sizes, format, headers, cppcheck, shellcheck, yamllint
 	@$(MAKE) --no-print-directory $(GEN_H)
-	@CC='$(CC)' BUILD='$(BUILD)' deploy/lint/lint.sh --self-test
-	@CC='$(CC)' BUILD='$(BUILD)' deploy/lint/lint.sh
+	@CC='$(CC)' CCACHE='$(CCACHE)' BUILD='$(BUILD)' deploy/lint/lint.sh --self-test
+	@CC='$(CC)' CCACHE='$(CCACHE)' BUILD='$(BUILD)' deploy/lint/lint.sh
 
 lint-headers: deps-lint ## does every header compile by itself? A part of lint
 	@$(MAKE) --no-print-directory $(GEN_H)
-	@CC='$(CC)' BUILD='$(BUILD)' deploy/lint/lint.sh --headers
+	@CC='$(CC)' CCACHE='$(CCACHE)' BUILD='$(BUILD)' deploy/lint/lint.sh --headers
 
 .PHONY: format
 format: ## let clang-format lay out every file of ours

@@ -12,13 +12,13 @@ set -eu
 build="make gcc libc6-dev binutils pkg-config libssl-dev libprotobuf-c-dev protobuf-c-compiler libyaml-dev
 	libjansson-dev libcap-ng-dev libibverbs-dev libisal-dev libipsec-mb-dev libdpdk-dev
 	libcurl4-openssl-dev"
-test="libcmocka-dev zlib1g-dev iproute2 procps python3 python3-numpy python3-torch python3-pip python3-setuptools python3-wheel
+test="ccache lld libcmocka-dev zlib1g-dev iproute2 procps python3 python3-numpy python3-torch python3-pip python3-setuptools python3-wheel
 	dataset-fashion-mnist gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user-static systemd valgrind openmpi-bin mpich
 	slurmctld slurmd slurm-client munge etcd-server libcurl4 librsvg2-bin"
 vm="make gcc patch flex bison bc xz-utils cpio kmod busybox-static iproute2 qemu-system-x86 python3 ibverbs-utils
 	ibverbs-providers"
-lint="python3 clang-format-14 cppcheck shellcheck libcmocka-dev yamllint python3-yaml"
-fuzz="clang libclang-rt-14-dev"
+lint="ccache python3 clang-format-14 cppcheck shellcheck libcmocka-dev yamllint python3-yaml"
+fuzz="ccache lld clang libclang-rt-14-dev"
 demo="python3 python3-numpy python3-torch python3-matplotlib dataset-fashion-mnist"
 bench="zlib1g-dev dataset-fashion-mnist openmpi-bin libopenmpi-dev python3 python3-torch python3-matplotlib iproute2 dpdk-dev"
 

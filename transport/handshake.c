@@ -16,10 +16,10 @@
 enum handshake_type { HANDSHAKE_IS_NONCE = 1, HANDSHAKE_IS_HELLO = 2, HANDSHAKE_IS_WELCOME = 3 };
 
 enum handshake_offset {
-	AT_MAGIC = 0,
-	AT_VERSION = 4,
-	AT_TYPE = 5,
-	AT_ZERO = 6,
+	HANDSHAKE_AT_MAGIC = 0,
+	HANDSHAKE_AT_VERSION = 4,
+	HANDSHAKE_AT_TYPE = 5,
+	HANDSHAKE_AT_ZERO = 6,
 	NONCE_AT_NONCE = 8,
 	HELLO_AT_CORE = 8,
 	HELLO_AT_ZERO = 12,
@@ -33,20 +33,20 @@ enum handshake_offset {
 static void handshake_put_head(struct handshake *h, enum handshake_type type, size_t bytes)
 {
 	memset(h->out, 0, sizeof(h->out));
-	le_put32(h->out + AT_MAGIC, HANDSHAKE_MAGIC);
-	h->out[AT_VERSION] = HANDSHAKE_VERSION;
-	h->out[AT_TYPE] = (uint8_t)type;
+	le_put32(h->out + HANDSHAKE_AT_MAGIC, HANDSHAKE_MAGIC);
+	h->out[HANDSHAKE_AT_VERSION] = HANDSHAKE_VERSION;
+	h->out[HANDSHAKE_AT_TYPE] = (uint8_t)type;
 	h->out_have = (uint8_t)bytes;
 	h->out_sent = 0;
 }
 
 static int handshake_check_head(const uint8_t *in, enum handshake_type type)
 {
-	if (le_get32(in + AT_MAGIC) != HANDSHAKE_MAGIC)
+	if (le_get32(in + HANDSHAKE_AT_MAGIC) != HANDSHAKE_MAGIC)
 		return -EPROTO;
-	if (in[AT_VERSION] != HANDSHAKE_VERSION)
+	if (in[HANDSHAKE_AT_VERSION] != HANDSHAKE_VERSION)
 		return -EPROTONOSUPPORT;
-	if (in[AT_TYPE] != type || in[AT_ZERO] != 0 || in[AT_ZERO + 1] != 0)
+	if (in[HANDSHAKE_AT_TYPE] != type || in[HANDSHAKE_AT_ZERO] != 0 || in[HANDSHAKE_AT_ZERO + 1] != 0)
 		return -EPROTO;
 	return 0;
 }

@@ -14,18 +14,18 @@
 #define SHM_PARCEL_MAGIC 0x4d534850u /* "PHSM" in the order of the bytes */
 
 enum shm_parcel_offset {
-	AT_MAGIC = 0,
-	AT_VERSION = 4,
-	AT_FDS = 5,
-	AT_ZERO = 6,
-	AT_CAPACITY = 8,
-	AT_SLOTS = 12,
-	AT_RING = 16,
-	AT_PUSH = 24,
-	AT_RESULT = 32,
-	AT_SLOT_OFFSET = 40,
-	AT_SLOT_BYTES = 48,
-	AT_REST = 52,
+	PARCEL_AT_MAGIC = 0,
+	PARCEL_AT_VERSION = 4,
+	PARCEL_AT_FDS = 5,
+	PARCEL_AT_ZERO = 6,
+	PARCEL_AT_CAPACITY = 8,
+	PARCEL_AT_SLOTS = 12,
+	PARCEL_AT_RING = 16,
+	PARCEL_AT_PUSH = 24,
+	PARCEL_AT_RESULT = 32,
+	PARCEL_AT_SLOT_OFFSET = 40,
+	PARCEL_AT_SLOT_BYTES = 48,
+	PARCEL_AT_REST = 52,
 };
 
 /* Room for one control message with all descriptors, and alignment for its head. */
@@ -37,44 +37,45 @@ union shm_parcel_control {
 void shm_parcel_encode(const struct shm_parcel *p, uint8_t out[SHM_PARCEL_BYTES])
 {
 	memset(out, 0, SHM_PARCEL_BYTES);
-	le_put32(out + AT_MAGIC, SHM_PARCEL_MAGIC);
-	out[AT_VERSION] = SHM_PARCEL_VERSION;
-	out[AT_FDS] = SHM_FD_COUNT;
-	le_put32(out + AT_CAPACITY, p->capacity);
-	le_put32(out + AT_SLOTS, p->slots.count);
-	le_put64(out + AT_RING, p->ring_bytes);
-	le_put64(out + AT_PUSH, p->push_bytes);
-	le_put64(out + AT_RESULT, p->result_bytes);
-	le_put64(out + AT_SLOT_OFFSET, p->slots.offset);
-	le_put32(out + AT_SLOT_BYTES, p->slots.bytes);
+	le_put32(out + PARCEL_AT_MAGIC, SHM_PARCEL_MAGIC);
+	out[PARCEL_AT_VERSION] = SHM_PARCEL_VERSION;
+	out[PARCEL_AT_FDS] = SHM_FD_COUNT;
+	le_put32(out + PARCEL_AT_CAPACITY, p->capacity);
+	le_put32(out + PARCEL_AT_SLOTS, p->slots.count);
+	le_put64(out + PARCEL_AT_RING, p->ring_bytes);
+	le_put64(out + PARCEL_AT_PUSH, p->push_bytes);
+	le_put64(out + PARCEL_AT_RESULT, p->result_bytes);
+	le_put64(out + PARCEL_AT_SLOT_OFFSET, p->slots.offset);
+	le_put32(out + PARCEL_AT_SLOT_BYTES, p->slots.bytes);
 }
 
 int shm_parcel_decode(const uint8_t in[SHM_PARCEL_BYTES], struct shm_parcel *out)
 {
 	const struct shm_slots slots = {
-		.offset = le_get64(in + AT_SLOT_OFFSET),
-		.count = le_get32(in + AT_SLOTS),
-		.bytes = le_get32(in + AT_SLOT_BYTES),
+		.offset = le_get64(in + PARCEL_AT_SLOT_OFFSET),
+		.count = le_get32(in + PARCEL_AT_SLOTS),
+		.bytes = le_get32(in + PARCEL_AT_SLOT_BYTES),
 	};
-	uint32_t capacity = le_get32(in + AT_CAPACITY);
+	uint32_t capacity = le_get32(in + PARCEL_AT_CAPACITY);
 
-	if (le_get32(in + AT_MAGIC) != SHM_PARCEL_MAGIC)
+	if (le_get32(in + PARCEL_AT_MAGIC) != SHM_PARCEL_MAGIC)
 		return -EPROTO;
-	if (in[AT_VERSION] != SHM_PARCEL_VERSION)
+	if (in[PARCEL_AT_VERSION] != SHM_PARCEL_VERSION)
 		return -EPROTONOSUPPORT;
-	if (in[AT_FDS] != SHM_FD_COUNT || in[AT_ZERO] || in[AT_ZERO + 1])
+	if (in[PARCEL_AT_FDS] != SHM_FD_COUNT || in[PARCEL_AT_ZERO] || in[PARCEL_AT_ZERO + 1])
 		return -EPROTO;
-	for (unsigned i = AT_REST; i < SHM_PARCEL_BYTES; i++)
+	for (unsigned i = PARCEL_AT_REST; i < SHM_PARCEL_BYTES; i++)
 		if (in[i])
 			return -EPROTO;
-	if (!shm_ring_capacity_valid(capacity) || le_get64(in + AT_RING) != shm_ring_bytes(capacity))
+	if (!shm_ring_capacity_valid(capacity) || le_get64(in + PARCEL_AT_RING) != shm_ring_bytes(capacity))
 		return -EPROTO;
-	if (!le_get64(in + AT_PUSH) || !le_get64(in + AT_RESULT) || !shm_slots_fit(&slots, le_get64(in + AT_PUSH)))
+	if (!le_get64(in + PARCEL_AT_PUSH) || !le_get64(in + PARCEL_AT_RESULT) ||
+		!shm_slots_fit(&slots, le_get64(in + PARCEL_AT_PUSH)))
 		return -EPROTO;
 	out->capacity = capacity;
-	out->ring_bytes = le_get64(in + AT_RING);
-	out->push_bytes = le_get64(in + AT_PUSH);
-	out->result_bytes = le_get64(in + AT_RESULT);
+	out->ring_bytes = le_get64(in + PARCEL_AT_RING);
+	out->push_bytes = le_get64(in + PARCEL_AT_PUSH);
+	out->result_bytes = le_get64(in + PARCEL_AT_RESULT);
 	out->slots = slots;
 	return 0;
 }

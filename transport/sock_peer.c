@@ -55,7 +55,7 @@ static struct sockaddr_storage sock_unmap(const struct sockaddr_storage *address
 	return out;
 }
 
-static bool sock_is_any(const struct sockaddr_storage *address)
+static bool sock_peer_is_any(const struct sockaddr_storage *address)
 {
 	if (address->ss_family == AF_INET6)
 		return IN6_IS_ADDR_UNSPECIFIED(&((const struct sockaddr_in6 *)(const void *)address)->sin6_addr);
@@ -70,7 +70,7 @@ void sock_format(const struct sockaddr_storage *address, char *out, size_t bytes
 
 	(void)getnameinfo((struct sockaddr *)&plain, sizeof(plain), host, sizeof(host), port, sizeof(port),
 		NI_NUMERICHOST | NI_NUMERICSERV);
-	if (sock_is_any(&plain))
+	if (sock_peer_is_any(&plain))
 		snprintf(out, bytes, "*:%s", port);
 	else
 		snprintf(out, bytes, plain.ss_family == AF_INET6 ? "[%s]:%s" : "%s:%s", host, port);

@@ -36,7 +36,7 @@ static void saved_whole(struct saved *s, unsigned *value)
 	*value = (unsigned)word;
 }
 
-static void saved_truth(struct saved *s, bool *value)
+static void scout_saved_truth(struct saved *s, bool *value)
 {
 	uint64_t word = *value;
 
@@ -108,7 +108,7 @@ static void saved_plus(struct saved *s, struct plus *p)
 	saved_number(s, &p->guard.beyond_tight);
 	saved_number(s, &p->guard.tried_tight);
 	saved_whole(s, &p->guard.doubted);
-	saved_truth(s, &p->settled);
+	scout_saved_truth(s, &p->settled);
 	saved_number(s, &p->reach.pull);
 	saved_number(s, &p->reach.sites);
 	saved_number(s, &p->reach.ease);
@@ -169,7 +169,7 @@ static unsigned saved_part(const struct saved *s, unsigned begin, unsigned words
 }
 
 /* The words of a scout; the last is their CRC. */
-static void saved_list(struct saved *s, struct scout *scout)
+static void scout_saved_list(struct saved *s, struct scout *scout)
 {
 	uint64_t kind = SAVED_VERSION | (uint64_t)scout_fingerprint(&scout->config) << 32;
 	unsigned end;
@@ -209,7 +209,7 @@ void scout_save(const struct scout *scout, uint8_t out[SCOUT_SAVED_BYTES])
 	struct saved s = {.reads = false};
 	size_t bytes = sizeof(s.words) - sizeof(s.words[0]);
 
-	saved_list(&s, &copy);
+	scout_saved_list(&s, &copy);
 	for (unsigned i = 0; i < SCOUT_SAVED_WORDS; i++) {
 		if (i + 1 == SCOUT_SAVED_WORDS)
 			s.words[i] = crc_32c(0, out, bytes);
@@ -242,7 +242,7 @@ int scout_load(struct scout *scout, const uint8_t *in, size_t bytes, struct err 
 			"the state is of a scout with other options (policy, thetas, period, seed and so on): make "
 			"this one with "
 			"those");
-	saved_list(&s, &loaded);
+	scout_saved_list(&s, &loaded);
 	if (loaded.index >= loaded.config.theta_count || loaded.plus.target >= loaded.config.theta_count ||
 		loaded.plus.back >= loaded.config.theta_count || (unsigned)loaded.plus.phase > PLUS_PROBES ||
 		(unsigned)loaded.plus.past.phase > PLUS_PROBES || (unsigned)loaded.plus.guard.mean > PLUS_DOUBTFUL)

@@ -38,7 +38,7 @@ static void saved_raw(struct saved_cursor *c, void *value, size_t bytes)
 /* Words and numbers. */
 #define SAVED(c, field) saved_raw(c, &(field), sizeof(field))
 
-static void saved_truth(struct saved_cursor *c, bool *value)
+static void site_saved_truth(struct saved_cursor *c, bool *value)
 {
 	uint8_t byte = *value;
 
@@ -228,7 +228,7 @@ static void saved_site(struct saved_cursor *c, struct site *site)
 	SAVED(c, site->counts.bytes_paper);
 	SAVED(c, site->since);
 	SAVED(c, site->rate);
-	saved_truth(c, &site->flushing);
+	site_saved_truth(c, &site->flushing);
 	saved_floats(c, site->residual, site->elements);
 	saved_floats(c, site->velocity, site->elements);
 	saved_floats(c, site->anchor, site->elements);
@@ -258,9 +258,9 @@ static void saved_present(struct saved_cursor *c, struct phub_site *s)
 
 static void saved_window(struct saved_cursor *c, struct window *w)
 {
-	saved_truth(c, &w->strange);
-	saved_truth(c, &w->broken);
-	saved_truth(c, &w->infected);
+	site_saved_truth(c, &w->strange);
+	site_saved_truth(c, &w->broken);
+	site_saved_truth(c, &w->infected);
 	SAVED(c, w->began);
 	SAVED(c, w->told);
 	SAVED(c, w->told_within);
@@ -284,9 +284,9 @@ static void saved_unsound(struct saved_cursor *c, struct phub_site *s)
 	SAVED(c, u->since);
 	SAVED(c, u->returned);
 	SAVED(c, u->again);
-	saved_truth(c, &u->forlorn);
-	saved_truth(c, &u->spread);
-	saved_truth(c, &u->returns);
+	site_saved_truth(c, &u->forlorn);
+	site_saved_truth(c, &u->spread);
+	site_saved_truth(c, &u->returns);
 	saved_raw(c, u->told, s->world * sizeof(*u->told));
 }
 
@@ -325,7 +325,7 @@ static void saved_log(struct saved_cursor *c, struct phub_site *s, uint32_t arra
 	SAVED(c, s->log.within);
 	SAVED(c, s->sent);
 	SAVED(c, s->log.score);
-	saved_truth(c, &s->log.scored);
+	site_saved_truth(c, &s->log.scored);
 	SAVED(c, other.count);
 	SAVED(c, other.theta);
 	SAVED(c, other.bytes);
@@ -344,7 +344,7 @@ static void saved_log(struct saved_cursor *c, struct phub_site *s, uint32_t arra
 	memcpy(s->log.shadow, logged, sizeof(logged));
 }
 
-static void saved_list(struct saved_cursor *c, struct phub_site *s, const struct saved_terms *terms)
+static void site_saved_list(struct saved_cursor *c, struct phub_site *s, const struct saved_terms *terms)
 {
 	const size_t squares = s->config.tensor_count * sizeof(double);
 
@@ -377,7 +377,7 @@ static size_t saved_count(struct phub_site *s, const struct saved_terms *terms)
 {
 	struct saved_cursor c = {.at = saved_head(s)};
 
-	saved_list(&c, s, terms);
+	site_saved_list(&c, s, terms);
 	return c.at + sizeof(uint32_t);
 }
 
@@ -405,7 +405,7 @@ void site_saved_write(struct phub_site *s, uint8_t *out)
 		scout_save(&s->scout, out + c.at);
 		c.at += SCOUT_SAVED_BYTES;
 	}
-	saved_list(&c, s, &terms);
+	site_saved_list(&c, s, &terms);
 	crc = crc_32c(0, out, c.at);
 	SAVED(&c, crc);
 }
@@ -459,7 +459,7 @@ int site_saved_read(struct phub_site *s, const uint8_t *in, size_t bytes, struct
 		rc = scout_load(&s->scout, in + c.at - SCOUT_SAVED_BYTES, SCOUT_SAVED_BYTES, e);
 	if (rc < 0)
 		return rc;
-	saved_list(&c, s, &terms);
+	site_saved_list(&c, s, &terms);
 	s->window.midway.kept = terms.kept;
 	s->decision.reason[sizeof(s->decision.reason) - 1] = 0;
 	site_set_theta(&s->site, terms.theta);

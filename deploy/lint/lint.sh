@@ -11,7 +11,7 @@
 #        deploy/lint/lint.sh --headers    only: does every header compile by itself? All else is the same with every compiler
 #        deploy/lint/lint.sh --list-c     the C files that are checked
 #
-# Environment, as `make lint` sets it: CC, the compiler; LINT_CFLAGS, what it compiles with; BUILD, the folder whose gen/
+# Environment, as `make lint` sets it: CC, the compiler; CCACHE, what it is called by; LINT_CFLAGS, what it compiles with; BUILD, the folder whose gen/
 # holds the generated headers.
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
@@ -62,11 +62,22 @@ format_check() { # FILE...
 			END { exit length(seen) != 0 }'
 }
 
-# Each header is included alone, and twice: one without a guard shows.
+# Each header is included alone, and twice: one without a guard shows. Objects, not only syntax: ccache keeps those. A function
+# of a test need not use all that it is given.
 headers_check() { # HEADER...
-	# shellcheck disable=SC2086 # the compiler and its flags are lists of words
-	printf '%s\n' "$@" | grep -Ev "$TEMPLATES" |
-		xargs -r -P "$(nproc)" -I{} $CC $CFLAGS -fsyntax-only -x c -include {} -include {} /dev/null
+	local objects group status=0 own=()
+
+	objects=$(mktemp -d)
+	printf '%s\n' "$@" | xargs dirname | sort -u | (cd "$objects" && xargs mkdir -p)
+	for group in 'tests/' '(?!tests/)'; do
+		[[ $group == tests/ ]] && own=(-Wno-unused-parameter) || own=()
+		# shellcheck disable=SC2086 # the compiler and its flags are lists of words
+		printf '%s\n' "$@" | grep -P "^$group" | grep -Ev "$TEMPLATES" |
+			xargs -r -P "$(nproc)" -I{} ${CCACHE-} $CC $CFLAGS "${own[@]}" -c -x c -include {} -include {} \
+				-o "$objects/{}.o" /dev/null || status=1
+	done
+	rm -rf "$objects"
+	return $status
 }
 
 if [[ ${1-} == --headers ]]; then
@@ -78,7 +89,7 @@ fi
 
 # Headers come in where they are included. The cache makes a second run look at changed files only.
 cppcheck_run() { # FILE...
-	local cache=${LINT_CACHE:-$BUILD/cppcheck}
+	local cache=${LINT_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/phub-cppcheck}
 
 	mkdir -p "$cache"
 	cppcheck --quiet -j 2 --enable=warning,portability --error-exitcode=1 --inline-suppr --std=c11 --platform=unix64 \

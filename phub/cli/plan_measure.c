@@ -262,7 +262,7 @@ static void measure_be_bench(char **argv, int fd)
 }
 
 /* Runs it and fills the point's box_ns and worker_ns. It has told its errors itself. */
-static int measure_run(char **argv, struct plan_cost_point *point, struct err *e)
+static int plan_measure_run(char **argv, struct plan_cost_point *point, struct err *e)
 {
 	double box = 0, all = 0;
 	json_t *line = NULL;
@@ -321,7 +321,7 @@ static int measure_point(const struct plan_measure *m, enum plan_transport trans
 		argv[count] = (char *)(uintptr_t)words[count];
 	argv[count] = NULL;
 	for (unsigned r = 0; r < m->runs; r++) {
-		int rc = measure_run(argv, p, e);
+		int rc = plan_measure_run(argv, p, e);
 
 		if (rc < 0)
 			return rc;

@@ -102,7 +102,7 @@ static int measure_nothing(const struct probe *p, const char *from, const char *
 }
 
 /* All flows at once. */
-static int measure_run(struct probe *p, struct probe_flow *flows, unsigned count, unsigned streams, struct err *e)
+static int probe_measure_run(struct probe *p, struct probe_flow *flows, unsigned count, unsigned streams, struct err *e)
 {
 	struct probe_message go = {.type = PROBE_GO, .warm_ns = p->warm_ns, .measure_ns = p->measure_ns};
 	bool goes[PROBE_MEMBERS_MAX] = {false};
@@ -154,7 +154,7 @@ static int measure_streams(struct probe *p, struct err *e)
 
 	for (unsigned streams = 1; streams <= MEASURE_STREAMS_MAX; streams *= 2) {
 		struct probe_flow flow = {.from = 0, .to = 1};
-		int rc = measure_run(p, &flow, 1, streams, e);
+		int rc = probe_measure_run(p, &flow, 1, streams, e);
 
 		if (rc < 0)
 			return rc;
@@ -176,7 +176,7 @@ static int measure_alone(struct probe *p, struct err *e)
 
 			if (i == j)
 				continue;
-			rc = measure_run(p, &flow, 1, p->streams, e);
+			rc = probe_measure_run(p, &flow, 1, p->streams, e);
 			p->facts.alone[i][j] = flow.rate;
 			if (rc == 0 && flow.rate < RACKS_RATE_MIN)
 				rc = measure_nothing(p, p->members[i].name, p->members[j].name, e);
@@ -218,7 +218,7 @@ static int measure_together(struct probe *p, struct err *e)
 		for (unsigned shift = 1; rc == 0 && shift < p->count; shift++) {
 			for (unsigned i = 0; i < p->count; i++)
 				flows[i] = (struct probe_flow){.from = order[i], .to = order[(i + shift) % p->count]};
-			rc = measure_run(p, flows, p->count, p->streams, e);
+			rc = probe_measure_run(p, flows, p->count, p->streams, e);
 			for (unsigned i = 0; rc == 0 && i < p->count; i++) {
 				double *seen = &p->facts.together[flows[i].from][flows[i].to];
 
@@ -233,7 +233,7 @@ static int measure_together(struct probe *p, struct err *e)
 static int measure_sum(struct probe *p, struct probe_flow *flows, unsigned count, double *sum, struct err *e)
 {
 	unsigned streams = p->streams * count <= PROBE_STREAMS_MAX ? p->streams : 1;
-	int rc = measure_run(p, flows, count, streams, e);
+	int rc = probe_measure_run(p, flows, count, streams, e);
 
 	*sum = 0;
 	for (unsigned i = 0; rc == 0 && i < count; i++)

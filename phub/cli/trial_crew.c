@@ -18,8 +18,8 @@
 #include "phub/cli/cli.h"
 #include "phub/cli/output.h"
 
-enum { CREW_SILENT_MS = 1000 }; /* before it is told what is waited for */
-enum { CREW_GRACE_MS = 3000 };  /* for workers to end by themselves when one has failed */
+enum { CREW_SILENT_MS = 1000 };      /* before it is told what is waited for */
+enum { TRIAL_CREW_GRACE_MS = 3000 }; /* for workers to end by themselves when one has failed */
 
 /* ---- the memory of the jobs ---- */
 
@@ -77,7 +77,7 @@ void trial_crew_fini(struct trial_crew *crew)
 
 static volatile sig_atomic_t crew_interrupted;
 
-static void crew_on_signal(int number)
+static void trial_crew_on_signal(int number)
 {
 	(void)number;
 	crew_interrupted = 1;
@@ -85,7 +85,7 @@ static void crew_on_signal(int number)
 
 static void crew_catch_signals(void)
 {
-	struct sigaction action = {.sa_handler = crew_on_signal};
+	struct sigaction action = {.sa_handler = trial_crew_on_signal};
 
 	sigaction(SIGINT, &action, NULL);
 	sigaction(SIGTERM, &action, NULL);
@@ -146,7 +146,7 @@ static const char *crew_job(const struct trial_crew *crew, unsigned worker, char
 }
 
 /* Collects those that have ended. */
-static void crew_reap(struct trial_crew *crew)
+static void trial_crew_reap(struct trial_crew *crew)
 {
 	for (unsigned w = 0; w < crew->count; w++) {
 		char job[32];
@@ -179,7 +179,7 @@ static void crew_tell_waiting(const struct trial_crew *crew, uint64_t begin_ns, 
 }
 
 /* Until all workers have ended: by themselves, or, when something went wrong, a little later by us. */
-static void crew_await(struct trial_crew *crew)
+static void trial_crew_await(struct trial_crew *crew)
 {
 	struct output_progress progress = {.label = crew->plan->transport};
 	uint64_t begin_ns = clock_now_ns(), end_ns = CLOCK_NEVER;
@@ -188,7 +188,7 @@ static void crew_await(struct trial_crew *crew)
 	while (crew->alive) {
 		bool wrong = atomic_load_explicit(&crew->shared[0]->all->failed, memory_order_relaxed);
 
-		crew_reap(crew);
+		trial_crew_reap(crew);
 		if (crew_interrupted && !crew->trouble.code)
 			err_set(&crew->trouble, -EINTR, "interrupted");
 		if (crew->box.pid && box_process_check(&crew->box, crew->trouble.code ? NULL : &crew->trouble) < 0)
@@ -196,7 +196,7 @@ static void crew_await(struct trial_crew *crew)
 		if (crew->trouble.code == -EINTR)
 			end_ns = 0;
 		else if ((wrong || crew->trouble.code) && end_ns == CLOCK_NEVER)
-			end_ns = clock_deadline_ns(clock_now_ns(), CREW_GRACE_MS);
+			end_ns = clock_deadline_ns(clock_now_ns(), TRIAL_CREW_GRACE_MS);
 		if (clock_now_ns() > end_ns)
 			crew_signal_workers(crew, end_ns == 0 ? SIGTERM : SIGKILL);
 		if (!wrong && !crew->trouble.code)
@@ -217,7 +217,7 @@ void trial_crew_run(struct trial_crew *crew, const struct box_settings *settings
 		return;
 	if (crew_start_workers(crew, &crew->trouble) < 0)
 		crew_signal_workers(crew, SIGKILL);
-	crew_await(crew);
+	trial_crew_await(crew);
 	if (settings && box_process_stop(&crew->box, &e) < 0 && !crew->trouble.code)
 		crew->trouble = e;
 }

@@ -26,28 +26,21 @@ static void fuzz_require(int condition)
 
 static ssize_t fuzz_read(struct stream *s, void *buf, size_t bytes)
 {
-	(void)s;
-	(void)buf;
-	(void)bytes;
 	return -EAGAIN;
 }
 
 static ssize_t fuzz_write(struct stream *s, const void *buf, size_t bytes)
 {
-	(void)s;
-	(void)buf;
 	return (ssize_t)bytes;
 }
 
 static int fuzz_fd(struct stream *s)
 {
-	(void)s;
 	return -1;
 }
 
 static void fuzz_close(struct stream *s)
 {
-	(void)s;
 }
 
 static const struct stream_ops fuzz_stream_ops = {fuzz_read, fuzz_write, fuzz_fd, fuzz_close};
@@ -55,10 +48,6 @@ static struct stream fuzz_stream = {.ops = &fuzz_stream_ops};
 
 static int fuzz_dial(void *ctx, const char *host, uint16_t port, struct stream **out, struct err *e)
 {
-	(void)ctx;
-	(void)host;
-	(void)port;
-	(void)e;
 	*out = &fuzz_stream;
 	return 0;
 }

@@ -54,12 +54,10 @@ void dpdk_enqueue(struct dpdk_port *p, struct rte_mbuf *m)
 
 void dpdk_register_thread(struct dpdk_port *p)
 {
-	(void)p;
 }
 
 static void fuzz_log(enum log_level level, const char *line)
 {
-	(void)level;
 	fuzz_require(strlen(line) > 0);
 }
 

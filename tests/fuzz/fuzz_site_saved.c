@@ -66,7 +66,6 @@ static void fuzz_require(int condition)
 
 static uint64_t fuzz_now(void *context)
 {
-	(void)context;
 	return 0;
 }
 

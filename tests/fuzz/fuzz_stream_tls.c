@@ -170,7 +170,6 @@ static ssize_t fuzz_inner_write(struct stream *s, const void *buf, size_t bytes)
 
 static int fuzz_inner_fd(struct stream *s)
 {
-	(void)s;
 	return -1;
 }
 

@@ -1,15 +1,16 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Runs every fuzzer in BUILD for SECONDS each, FUZZ_JOBS (as many as there are CPUs) at the same time. New inputs go to
+# Runs every fuzzer in BUILD, or those named, for SECONDS each, FUZZ_JOBS (as many as there are CPUs) at the same time. New inputs go to
 # BUILD/corpus, inputs that crash to BUILD/crashes; copy those worth keeping to tests/fuzz/corpus/NAME, where `make test`
 # replays them.
 #
-# Usage: BUILD=build-fuzz tests/fuzz/run.sh SECONDS
+# Usage: BUILD=build-fuzz tests/fuzz/run.sh SECONDS [PROGRAM...]
 set -eu
 cd "$(dirname "$0")/../.."
 
-seconds=${1:?usage: tests/fuzz/run.sh SECONDS}
+seconds=${1:?usage: tests/fuzz/run.sh SECONDS [PROGRAM...]}
+shift
 export seconds UBSAN_OPTIONS=print_stacktrace=1
 
 # Says in one go how it went: others do the same.
@@ -31,10 +32,13 @@ fuzz() { # PROGRAM
 }
 export -f fuzz
 
-programs=("$BUILD"/tests/fuzz/fuzz_*)
+programs=("$@")
+(($#)) || programs=("$BUILD"/tests/fuzz/fuzz_*)
+said=$(mktemp)
+trap 'rm -f "$said"' EXIT
 # shellcheck disable=SC2016 # a shell of its own expands it
-printf '%s\0' "${programs[@]}" | xargs -0 -n 1 -P "${FUZZ_JOBS:-$(nproc)}" bash -c 'fuzz "$1"' run.sh | tee "$BUILD/fuzz.said"
-passed=$(grep -c '^ok   fuzz/' "$BUILD/fuzz.said") || :
+printf '%s\0' "${programs[@]}" | xargs -0 -n 1 -P "${FUZZ_JOBS:-$(nproc)}" bash -c 'fuzz "$1"' run.sh | tee "$said"
+passed=$(grep -c '^ok   fuzz/' "$said") || :
 failed=$((${#programs[@]} - passed))
 echo "$passed passed, $failed failed, 0 skipped"
 ((failed == 0))

@@ -53,7 +53,7 @@ int census_init(
 	return 0;
 }
 
-void census_fini(struct census *c)
+void census_close(struct census *c)
 {
 	for (unsigned run = 0; run < c->run_count; run++) {
 		struct census_round *rounds = c->runs[run].rounds;

@@ -66,7 +66,7 @@ struct census {
 /* `keys` and `oracle` stay. 0 or -ENOMEM. */
 int census_init(
 	struct census *c, const struct world_plan *plan, const struct oracle *oracle, struct oracle_key *const *keys);
-void census_fini(struct census *c);
+void census_close(struct census *c);
 
 /*
  * This life of a rank pushes a key in this run of the job: its values, as drawn for `version`, go into this round of

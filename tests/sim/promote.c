@@ -78,7 +78,6 @@ int promote_configure_root(const struct world *w, struct config *config, struct 
 	char at[64];
 	int rc = config_set(config, "listen=127.0.0.1:1", e);
 
-	(void)w;
 	snprintf(at, sizeof(at), "advertise=box:%d", WORLD_CONTROL_PORT);
 	return rc == 0 ? config_set(config, at, e) : rc;
 }

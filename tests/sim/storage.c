@@ -232,16 +232,10 @@ static int storage_buffer(struct disk *d, int fd)
 
 static void storage_write_behind(struct disk *d, int fd, uint64_t at, uint64_t count)
 {
-	(void)d;
-	(void)fd;
-	(void)at;
-	(void)count;
 }
 
 static void storage_read_ahead(struct disk *d, int fd)
 {
-	(void)d;
-	(void)fd;
 }
 
 static int storage_sync(struct disk *d, int fd)

@@ -691,7 +691,7 @@ static void world_explain(struct world *w)
 /* What a job had, when the box has it no more. */
 static void world_close_books(struct world *w)
 {
-	census_fini(&w->census);
+	census_close(&w->census);
 	replay_forget(w->lives);
 	for (unsigned k = 0; k < w->plan->key_count; k++) {
 		for (uint64_t i = 0; i < w->histories[k].rounds; i++) {

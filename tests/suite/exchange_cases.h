@@ -3,12 +3,10 @@
 #ifndef PHUB_TESTS_SUITE_EXCHANGE_CASES_H
 #define PHUB_TESTS_SUITE_EXCHANGE_CASES_H
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 
-#include <cmocka.h>
+#include "tests/unit/cmocka_shim.h"
 
 /* On every row. */
 extern const struct CMUnitTest exchange_sum_cases[];

@@ -122,8 +122,7 @@ static void device_needs_knobs(void)
 {
 	device_load();
 	if (device_real()) {
-		print_message("skipped: a real driver has no knobs\n");
-		skip();
+		skip_because("a real GPU driver has no knobs");
 	}
 }
 
@@ -165,8 +164,7 @@ static void device_run(struct stage *stage, unsigned world, unsigned queries, cr
 
 	device_load();
 	if (device_real() && !stage->threads) {
-		print_message("skipped: a real device does not wait for virtual time\n");
-		skip();
+		skip_because("a real GPU does not wait for virtual time");
 	}
 	before = cuda->copies;
 	cuda->queries = queries;
@@ -715,7 +713,6 @@ static void memory_is_exported_where_writes_are_in_order(void **state)
 	char *memory;
 	int fd;
 
-	(void)state;
 	device_needs_knobs();
 	device_look();
 	memory = device_memory(100000);
@@ -751,7 +748,6 @@ static void memory_is_told_apart(void **state)
 	uint64_t offset = 0;
 	int fd;
 
-	(void)state;
 	device_load();
 	device_look();
 	memory = device_memory(100000);

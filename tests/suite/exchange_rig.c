@@ -313,7 +313,6 @@ static int member_dial(void *ctx, const char *host, uint16_t port, struct stream
 	struct member *me = ctx;
 	int rc = loop_stream_dial(loop_net_host(me->crew->stage->net, me->rank + 1), BOX_HOST, port, out);
 
-	(void)host;
 	return rc < 0 ? err_set(e, rc, "dial: %s", strerror(-rc)) : 0;
 }
 

@@ -86,7 +86,6 @@ static void uneven_values_show_their_order(void **state)
 	static float a[40000], b[40000], c[40000];
 	unsigned differ = 0;
 
-	(void)state;
 	work_fill(&w, 0, 1, 2, a);
 	work_fill(&w, 1, 1, 2, b);
 	work_fill(&w, 2, 1, 2, c);

@@ -293,8 +293,7 @@ static void fork_script(struct member *me)
 static void a_forked_child_holds_nothing(void **state)
 {
 	if (STAGE_TSAN) {
-		print_message("thread sanitizer does not follow a fork of a process with threads\n");
-		skip();
+		skip_because("the thread sanitizer does not follow a fork of a process with threads");
 	}
 	crew_run(*state, 2, fork_script, NULL);
 }

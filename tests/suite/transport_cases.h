@@ -6,12 +6,10 @@
 #ifndef PHUB_TESTS_SUITE_TRANSPORT_CASES_H
 #define PHUB_TESTS_SUITE_TRANSPORT_CASES_H
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 
-#include <cmocka.h>
+#include "tests/unit/cmocka_shim.h"
 
 extern const struct CMUnitTest transport_handshake_cases[];
 extern const size_t transport_handshake_count;

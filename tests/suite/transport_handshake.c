@@ -120,7 +120,7 @@ static void nobody_listening_is_an_error(void **state)
 {
 	struct rig *rig = rig_create(*state, &usual);
 	struct lane *lane = first_lane(rig, 1);
-	struct transport *gone = rig_open(rig, RIG_ENDS + 1);
+	struct transport *gone = rig_transport_open(rig, RIG_ENDS + 1);
 	char address[RIG_ADDRESS];
 	struct err e = {0};
 	int rc;
@@ -203,7 +203,7 @@ static void a_dial_hears_its_own_session_alone(void **state)
 
 	if (!rig->ops->signal_take) { /* nothing of its handshake goes by a session */
 		rig_destroy(rig);
-		skip();
+		skip_because("this transport's handshake does not go by a session");
 	}
 	lane->worker_spec.carrier = 5;
 	rig->carrier = 6;
@@ -254,7 +254,7 @@ static void strangers_end_with_their_transport(void **state)
 {
 	struct rig *rig = rig_create(*state, &usual);
 	struct lane *lane = first_lane(rig, 1);
-	struct transport *box = rig_open(rig, RIG_ENDS + 2);
+	struct transport *box = rig_transport_open(rig, RIG_ENDS + 2);
 	char address[RIG_ADDRESS];
 	struct err e = {0};
 	struct hello hello;
@@ -282,7 +282,7 @@ static void the_fd_tells_of_callers(void **state)
 	if (wait.fd < 0) {
 		assert_int_equal(wait.fd, -1);
 		rig_destroy(rig);
-		skip();
+		skip_because("this transport has no descriptor for callers");
 	}
 	accept_nobody(rig, 5);
 	assert_int_equal(poll(&wait, 1, 0), 0);

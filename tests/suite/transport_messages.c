@@ -295,7 +295,7 @@ static void check_bound(void **state, bool down)
 	/* Where results are written into the worker's memory, it need not do anything for them to go. */
 	if (from->q->lossy || (down && from->q->one_sided)) {
 		rig_destroy(rig);
-		skip();
+		skip_because("this transport may lose messages, or writes them into the peer's memory");
 	}
 	rig_fill(down ? pair_result_at(lane, 11) : pair_payload_at(lane, 11), lane->spans[11].bytes, 3, 1, 11);
 	to->mute = true;
@@ -441,7 +441,7 @@ static void results_that_nobody_wants_are_thrown_away(void **state)
 	unsigned i;
 
 	if (((const struct fixture *)*state)->mapped)
-		skip();
+		skip_because("this transport maps gradients and copies none");
 	rig = rig_create(*state, &usual);
 	lane = first_lane(rig);
 	worker = lane->worker_end;
@@ -472,7 +472,7 @@ static void a_result_of_another_length_ends_the_connection(void **state)
 	struct lane *lane;
 
 	if (((const struct fixture *)*state)->mapped)
-		skip();
+		skip_because("this transport maps gradients and copies none");
 	rig = rig_create(*state, &usual);
 	lane = first_lane(rig);
 	lane->sinks[7].bytes /= 2;
@@ -496,7 +496,7 @@ static void a_push_above_the_largest_chunk_ends_the_connection(void **state)
 	struct lane *lane;
 
 	if (((const struct fixture *)*state)->mapped)
-		skip();
+		skip_because("this transport maps gradients and copies none");
 	rig = rig_create(*state, &usual);
 	lane = rig_lane(rig, rig_box_end(rig, 0), rig_worker_end(rig, 0), 3);
 	lane->box_spec.payload_max = 1000;

@@ -116,7 +116,7 @@ bool rig_dpdk_make(struct err *e)
 	return rig_shell(text) || (err_set(e, -EPERM, "dpdk: no veth pairs on a bridge here"), false);
 }
 
-struct transport *rig_open(struct rig *rig, unsigned endpoint)
+struct transport *rig_transport_open(struct rig *rig, unsigned endpoint)
 {
 	char port[96];
 	struct transport_config config = {
@@ -175,7 +175,7 @@ struct rig_end *rig_box_end(struct rig *rig, unsigned index)
 struct rig_end *rig_worker_end(struct rig *rig, unsigned index)
 {
 	if (!rig->workers[index])
-		rig->workers[index] = rig_open(rig, 1 + index);
+		rig->workers[index] = rig_transport_open(rig, 1 + index);
 	rig_end_at(rig, rig->workers[index], &rig->worker_ends[index]);
 	if (rig->fixture->one_sided)
 		rig->worker_ends[index].apart = rig_rdma_ports() > 1;
@@ -203,7 +203,7 @@ struct rig *rig_create(const struct fixture *fixture, const struct rig_options *
 	rig->payload_max = options->payload_max ? options->payload_max : 64 << 10;
 	if (strcmp(fixture->transport, "loop") == 0)
 		rig->net = loop_net_create(&fixture->plan);
-	rig->box = rig_open(rig, 0);
+	rig->box = rig_transport_open(rig, 0);
 	assert_int_equal(
 		rig->ops->listen(rig->box, rig_listen_host(fixture), rig->address, sizeof(rig->address), &e), 0);
 	rig_box_end(rig, 0);

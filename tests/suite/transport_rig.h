@@ -117,7 +117,7 @@ unsigned rig_rdma_ports(void);
  * A transport of the fixture's kind, on the network of the rig: 0 is as the box's, 1 to RIG_ENDS as the workers', two
  * more are free.
  */
-struct transport *rig_open(struct rig *rig, unsigned endpoint);
+struct transport *rig_transport_open(struct rig *rig, unsigned endpoint);
 /* A shell's command. True: it succeeded. */
 bool rig_shell(const char *text);
 /* dpdk: makes what its ports are opened on, once per process; false: it cannot be, as `e` says. */

@@ -21,7 +21,7 @@ from rig import check, holds
 
 PHUB = rig.BUILD / "phub"
 SLOW = rig.BUILD / "tests/system/slow_disk.so"
-WRITER = rig.BUILD / "tests/unit/test_checkpoint_files"
+WRITER = rig.BUILD / "tests/units"
 ISAL = b"libisal" in PHUB.read_bytes() if PHUB.exists() else False
 # As checkpoint_rig_job() has them: element i of array a of key k is (k * 3 + a) * 65536 + i.
 KEYS = [("embed.weight", 5000), ("layers/0.weight", 20000), ("layers/0.bias", 10), ("one", 1),
@@ -49,7 +49,7 @@ def folders(count):
 
 
 def write(job, before, parity, where):
-    subprocess.run([WRITER, job, str(before), str(parity), *where], check=True)
+    subprocess.run([WRITER, "test_checkpoint_files", job, str(before), str(parity), *where], check=True)
 
 
 def the_file(folder, job="mnist"):

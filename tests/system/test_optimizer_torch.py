@@ -4,7 +4,7 @@
 
 For every tensor: within 1e-6 of its largest weight of what torch.optim computes in float32, and no further from
 torch.optim in float64 than twice torch's own float32 error. The C side is the kernels behind
-`$BUILD/tests/unit/test_aggregation_optimizer --trace`. Exits 77 (skipped) without torch or without that program.
+`$BUILD/tests/units test_aggregation_optimizer --trace`. Exits 77 (skipped) without torch or without that program.
 """
 import math
 import os
@@ -13,7 +13,7 @@ import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-PROGRAM = ROOT / os.environ.get("BUILD", "build") / "tests/unit/test_aggregation_optimizer"
+PROGRAM = ROOT / os.environ.get("BUILD", "build") / "tests/units"
 STEPS = 100
 WORKERS = 4
 SEED = 20180101
@@ -109,14 +109,14 @@ def run_ours(kind, isa, initial_lr, group, weights, gradients):
         values["lr"] = initial_lr * lr_factor(step)
         request.append(numpy.array([values[field] for field in FIELDS], dtype=numpy.float64).tobytes())
         request.append(gradients[step].numpy().tobytes())
-    reply = subprocess.run([PROGRAM, "--trace"], input=b"".join(request), stdout=subprocess.PIPE, check=True).stdout
+    reply = subprocess.run([PROGRAM, "test_aggregation_optimizer", "--trace"], input=b"".join(request), stdout=subprocess.PIPE, check=True).stdout
     return numpy.frombuffer(reply, dtype=numpy.float32).astype(numpy.float64).reshape(STEPS, len(weights))
 
 
 def available_isas():
     isas = []
     for isa in ISAS:
-        probe = subprocess.run([PROGRAM, "--trace"], input=f"sgd {isa} 0 0 1\n".encode(), stderr=subprocess.DEVNULL)
+        probe = subprocess.run([PROGRAM, "test_aggregation_optimizer", "--trace"], input=f"sgd {isa} 0 0 1\n".encode(), stderr=subprocess.DEVNULL)
         if probe.returncode == 0:
             isas.append(isa)
     return isas

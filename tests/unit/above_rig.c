@@ -27,8 +27,6 @@ static int upper_open(void *ctx, const struct call_target *target, struct call_p
 {
 	struct call_peer *p = target->peer ? &beside : &above;
 
-	(void)ctx;
-	(void)e;
 	assert_string_equal(target->what, "uplink");
 	assert_int_equal(target->below, WORLD);
 	snprintf(p->called + strlen(p->called), sizeof(p->called) - strlen(p->called), "%s>=%" PRIu64 " ", target->host,
@@ -48,7 +46,6 @@ static int upper_step(struct call_peer *p, uint64_t now_ns, struct err *e)
 	Phub__Control control = PHUB__CONTROL__INIT;
 	Phub__Error error = PHUB__ERROR__INIT;
 
-	(void)now_ns;
 	if (p->silent && (p->promotable || p->reaches)) {
 		error.code = PHUB__ERROR_CODE__ERROR_BUSY;
 		error.text = (char *)(uintptr_t) "it is no root";
@@ -97,7 +94,6 @@ static void upper_session(const struct call_peer *p, uint64_t *session, const ui
 
 static int upper_address(const struct call_peer *p, const char *transport, char *out, size_t bytes, struct err *e)
 {
-	(void)e;
 	assert_string_equal(transport, "loop");
 	snprintf(out, bytes, "%s", p->address);
 	return 0;
@@ -115,7 +111,6 @@ static uint64_t upper_root(const struct call_peer *p)
 
 static const char *upper_sibling(const struct call_peer *p, uint16_t *port)
 {
-	(void)p;
 	*port = 7077;
 	return upper_names;
 }

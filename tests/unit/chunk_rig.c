@@ -30,7 +30,6 @@ static struct fake *fake_of(struct queue *q)
 
 static int fake_adopt(struct queue *q, struct conn *c, const struct conn_spec *spec)
 {
-	(void)spec;
 	c->queue = q;
 	return 0;
 }
@@ -49,14 +48,11 @@ static int fake_send(struct queue *q, struct conn *c, const struct wire_header *
 
 static void fake_release(struct queue *q, void *slot)
 {
-	(void)slot;
 	fake_of(q)->released++;
 }
 
 static void fake_drop(struct queue *q, struct conn *c)
 {
-	(void)q;
-	(void)c;
 }
 
 static const struct queue_ops fake_ops = {

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cmocka, or with -DPHUB_NO_CMOCKA the small part of it that our tests use, in one header: for cross-built tests, where
- * no cmocka is packaged. Include this instead of <cmocka.h>; it brings what that wants.
+ * What each tests/unit/test_*.c includes first: cmocka with the headers that cmocka.h wants, and TEST_PROGRAM(). With
+ * -DPHUB_NO_CMOCKA, for cross-built tests, the part of cmocka that those tests use, because no cross package has
+ * cmocka.
  */
 #ifndef TESTS_UNIT_CMOCKA_SHIM_H
 #define TESTS_UNIT_CMOCKA_SHIM_H
@@ -10,6 +11,29 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+
+/*
+ * All test files are linked into one program, tests/unit/units.c, and each run of it is one file's:
+ * TEST_PROGRAM(test_wire) heads the body of the function that `units test_wire ARGUMENT...` calls. argv[0] is the
+ * file's name; the result is the exit status, 77 for skipped.
+ */
+struct test_program {
+	const char *name;
+	int (*run)(int argc, char **argv);
+	struct test_program *next;
+};
+
+/* Called before main(), by each file's constructor. */
+void test_program_add(struct test_program *program);
+
+#define TEST_PROGRAM(file)                                                     \
+	static int file##_run(int argc, char **argv);                          \
+	static struct test_program file##_program = {#file, file##_run, NULL}; \
+	__attribute__((constructor)) static void file##_add(void)              \
+	{                                                                      \
+		test_program_add(&file##_program);                             \
+	}                                                                      \
+	static int file##_run(int argc, char **argv)
 
 #ifndef PHUB_NO_CMOCKA
 #include <cmocka.h>
@@ -131,4 +155,8 @@ static inline int shim_run_group(const char *group, const struct CMUnitTest *tes
 }
 
 #endif
+
+/* Ends the case as skipped, and says why: tests/run.py groups the reasons. */
+#define skip_because(why) (print_message("%s\n", why), skip())
+
 #endif

@@ -22,17 +22,12 @@ const struct call_ops *rig_calls;
 
 int rig_call_fd(const struct call_peer *p, bool *write)
 {
-	(void)p;
 	*write = false;
 	return -1;
 }
 
 int rig_call_address(const struct call_peer *p, const char *transport, char *out, size_t bytes, struct err *e)
 {
-	(void)p;
-	(void)transport;
-	(void)out;
-	(void)bytes;
 	return err_set(e, -ENOTSUP, "it is played");
 }
 

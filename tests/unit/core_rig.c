@@ -17,7 +17,6 @@
 
 static int script_adopt(struct queue *q, struct conn *c, const struct conn_spec *spec)
 {
-	(void)spec;
 	c->queue = q;
 	return 0;
 }
@@ -27,7 +26,6 @@ static unsigned script_poll(struct queue *q, uint64_t now_ns, struct event *even
 	struct script *s = (struct script *)q;
 	unsigned count = s->event_count;
 
-	(void)now_ns;
 	assert_true(count <= max);
 	memcpy(events, s->events, count * sizeof(*events));
 	s->event_count = 0;
@@ -60,12 +58,10 @@ static int script_send(struct queue *q, struct conn *c, const struct wire_header
 
 static void script_flush(struct queue *q)
 {
-	(void)q;
 }
 
 static void script_release(struct queue *q, void *slot)
 {
-	(void)slot;
 	((struct script *)q)->released++;
 }
 

@@ -701,7 +701,6 @@ static int fake_dial(void *ctx, const char *host, uint16_t port, struct stream *
 	struct fake_site *site = ctx;
 	unsigned box = strncmp(host, "host", 4) == 0 ? (unsigned)strtoul(host + 4, NULL, 10) : site->box;
 
-	(void)e;
 	return loop_stream_dial(site->host, box, port, out);
 }
 

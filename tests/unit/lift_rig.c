@@ -56,7 +56,6 @@ static struct place *place_of(struct queue *q)
 
 static int up_adopt(struct queue *q, struct conn *c, const struct conn_spec *spec)
 {
-	(void)spec;
 	c->queue = q;
 	return 0;
 }
@@ -66,7 +65,6 @@ static unsigned up_poll(struct queue *q, uint64_t now_ns, struct event *events, 
 	struct place *p = place_of(q);
 	unsigned count = p->event_count;
 
-	(void)now_ns;
 	assert_true(count <= max);
 	memcpy(events, p->events, count * sizeof(*events));
 	p->event_count = 0;
@@ -90,7 +88,6 @@ static int up_send(struct queue *q, struct conn *c, const struct wire_header *h,
 
 static void up_drop(struct queue *q, struct conn *c)
 {
-	(void)c;
 	place_of(q)->dropped = true;
 }
 

@@ -18,8 +18,6 @@ static unsigned opened, closed;
 
 static int played_open(void *ctx, const struct call_target *target, struct call_peer **out, struct err *e)
 {
-	(void)ctx;
-	(void)e;
 	assert_in_range(target->port, REHOME_PORT + 1, REHOME_PORT + REHOME_BOXES - 1);
 	*out = &rehome_played[target->port - REHOME_PORT];
 	(*out)->hear = target->hear;
@@ -34,7 +32,6 @@ static int played_step(struct call_peer *p, uint64_t now_ns, struct err *e)
 	Phub__Error error = PHUB__ERROR__INIT;
 	char text[] = "job 'wide': the session before has not ended";
 
-	(void)now_ns;
 	if (p->busy) {
 		p->busy--;
 		error.code = ERROR_OF(BUSY);
@@ -64,7 +61,6 @@ static void played_session(const struct call_peer *p, uint64_t *session, const u
 
 static void played_close(struct call_peer *p)
 {
-	(void)p;
 	closed++;
 }
 

@@ -15,8 +15,6 @@ uint8_t payload[WIRE_PAYLOAD_MAX], sink_memory[WIRE_PAYLOAD_MAX];
 
 void wired_note(struct wired *w, struct wired_end *end, unsigned worker, const struct event *e)
 {
-	(void)w;
-	(void)worker;
 	assert_true(wired_event_count < WIRED_LOG_MAX);
 	wired_who_saw[wired_event_count] = end->who;
 	wired_events[wired_event_count++] = *e;
@@ -89,8 +87,6 @@ const struct event *wired_last(unsigned who, enum event_type type)
 
 bool wired_pass_nothing(struct wired *w, const struct wired_packet *p)
 {
-	(void)w;
-	(void)p;
 	return false;
 }
 

@@ -3,18 +3,15 @@
  * Callers of phub scout advise that do not read: what is kept for them comes in order, and is bounded for each, for
  * all, and in time.
  */
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "phub/base/clock.h"
 #include "phub/cli/advise_caller.h"
+#include "tests/unit/cmocka_shim.h"
 
 enum { PIECE = 1000, ANSWERS_MAX = 100000 };
 
@@ -56,7 +53,6 @@ static void reads_late(void **state)
 	int end = open_caller(&c, &kept);
 	unsigned count = fill(&c, 10 * PIECE);
 
-	(void)state;
 	for (unsigned i = 0; i < 5; i++)
 		send_answer(&c, count++, 10 * PIECE);
 	assert_int_equal(kept, c.out_room);
@@ -89,7 +85,6 @@ static void reads_nothing(void **state)
 	size_t kept = 0;
 	int end = open_caller(&c, &kept);
 
-	(void)state;
 	fill(&c, 10 * PIECE);
 	while (c.out_have + PIECE <= 10 * PIECE)
 		send_answer(&c, 0, 10 * PIECE);
@@ -107,7 +102,6 @@ static void others_read_nothing(void **state)
 	size_t kept = 0;
 	int end = open_caller(&one, &kept), other = open_caller(&two, &kept);
 
-	(void)state;
 	fill(&one, SIZE_MAX);
 	kept += ADVISE_KEPT_BYTES - one.out_room - PIECE;
 	send_answer(&one, 0, SIZE_MAX); /* to the last byte */
@@ -135,7 +129,6 @@ static void has_ten_seconds(void **state)
 	int end = open_caller(&c, &kept);
 	uint64_t before_ns, after_ns;
 
-	(void)state;
 	c.end_ns = CLOCK_NEVER; /* it has said a whole line */
 	assert_true(advise_caller_next_ns(&c) == CLOCK_NEVER);
 	before_ns = clock_now_ns();
@@ -158,7 +151,7 @@ static void has_ten_seconds(void **state)
 	assert_int_equal(kept, 0);
 }
 
-int main(void)
+TEST_PROGRAM(test_advise_caller)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(reads_late),

@@ -4,17 +4,14 @@
  * says makes theta looser than one within MOVES_HEAVY times the middle one's would.
  */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "phub/cli/advise_moves.h"
 #include "tests/unit/chance.h"
+#include "tests/unit/cmocka_shim.h"
 
 #define CLOSE(a, b) assert_true(fabs((a) / (b)-1) < 1e-12)
 
@@ -27,7 +24,6 @@ static const struct advise_line *lines[ADVISE_SITES_MAX];
 /* All report, weigh 1, and have moved by 4 in each of 10 exchanges. */
 static int begin(void **state)
 {
-	(void)state;
 	moves = (struct advise_moves){.rate = NAN};
 	for (unsigned k = 0; k < ADVISE_SITES_MAX; k++) {
 		said[k] = (struct advise_line){
@@ -42,7 +38,6 @@ static void test_honest(void **state)
 {
 	const double weights[] = {1, 2, 3, 4, 100, 1e300};
 
-	(void)state;
 	for (unsigned i = 0; i < sizeof(weights) / sizeof(weights[0]); i++) {
 		const double rest = SITES - 1, all = weights[i] + rest;
 		const double squares = weights[i] / all * (weights[i] / all) + rest / all / all;
@@ -64,7 +59,6 @@ static void test_lie(void **state)
 	const double weights[] = {3, 1e9, 1e308};
 	struct advise_moved moved;
 
-	(void)state;
 	for (unsigned i = 0; i < sizeof(weights) / sizeof(weights[0]); i++) {
 		said[2].weight = weights[i];
 		said[2].said = 0;
@@ -92,7 +86,6 @@ static void test_two(void **state)
 {
 	struct advise_moved moved;
 
-	(void)state;
 	for (unsigned k = 1; k < 4; k += 2) {
 		said[k].weight = 1.7e308;
 		said[k].said = 0;
@@ -109,7 +102,6 @@ static void test_few(void **state)
 {
 	struct advise_moved moved;
 
-	(void)state;
 	said[0].weight = 1e9;
 	said[0].said = 0;
 	advise_moves_hear(&moves, lines, 2, &moved);
@@ -127,7 +119,6 @@ static void test_late(void **state)
 {
 	struct advise_moved moved;
 
-	(void)state;
 	said[0].weight = said[1].weight = said[2].weight = 10;
 	advise_moves_hear(&moves, lines, SITES, &moved);
 	lines[0] = lines[1] = NULL;
@@ -147,7 +138,6 @@ static void test_far(void **state)
 	const double honest[] = {0, 10, 80, 160}, lies[] = {161, 800, 4e13, 1e308};
 	struct advise_moved moved;
 
-	(void)state;
 	for (unsigned i = 0; i < 4; i++) {
 		said[4].said = honest[i];
 		advise_moves_hear(&moves, lines, SITES, &moved);
@@ -177,7 +167,6 @@ static void test_still(void **state)
 {
 	struct advise_moved moved;
 
-	(void)state;
 	for (unsigned k = 0; k < 4; k++)
 		said[k].said = 0;
 	advise_moves_hear(&moves, lines, SITES, &moved);
@@ -188,7 +177,6 @@ static void test_still(void **state)
 /* Whatever they say, theta goes by no less than if weights and moves were within their bounds. */
 static void test_any(void **state)
 {
-	(void)state;
 	chance_seed = 8;
 	for (unsigned round = 0; round < 20000; round++) {
 		const unsigned sites = 2 + (unsigned)(6 * chance());
@@ -225,7 +213,7 @@ static void test_any(void **state)
 	}
 }
 
-int main(void)
+TEST_PROGRAM(test_advise_moves)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup(test_honest, begin),

@@ -6,21 +6,14 @@
 #ifndef TESTS_UNIT_TEST_AGGREGATION_H
 #define TESTS_UNIT_TEST_AGGREGATION_H
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#ifdef PHUB_NO_CMOCKA
-#include "tests/unit/cmocka_shim.h"
-#else
-#include <cmocka.h>
-#endif
-
 #include "aggregation/dispatch.h"
+#include "tests/unit/cmocka_shim.h"
 
 struct random {
 	uint64_t state;

@@ -82,7 +82,6 @@ static void check_around(float value)
 
 static void test_every_f16_widens(void **state)
 {
-	(void)state;
 	for (uint32_t h = 0; h < 65536; h++) {
 		float value = convert_f16_to_f32((uint16_t)h);
 		double expected = reference_value((uint16_t)h, 5, 10);
@@ -99,7 +98,6 @@ static void test_every_f16_widens(void **state)
 
 static void test_every_bf16_widens(void **state)
 {
-	(void)state;
 	for (uint32_t b = 0; b < 65536; b++) {
 		float value = convert_bf16_to_f32((uint16_t)b);
 		double expected = reference_value((uint16_t)b, 8, 7);
@@ -115,7 +113,6 @@ static void test_every_bf16_widens(void **state)
 /* Each number of the narrow types, the middle between it and the next one, and their neighbours in fp32. */
 static void test_every_boundary_narrows(void **state)
 {
-	(void)state;
 	for (uint32_t h = 0; h < 0x7c00; h++) {
 		uint32_t next =
 			h + 1 == 0x7c00 ? 0x47800000 : convert_bits_of_f32(convert_f16_to_f32((uint16_t)(h + 1)));
@@ -137,7 +134,6 @@ static void test_random_narrows(void **state)
 {
 	struct random r = {20180101};
 
-	(void)state;
 	for (int i = 0; i < 1000000; i++) {
 		uint32_t bits = (uint32_t)random_next(&r);
 
@@ -171,7 +167,6 @@ static void test_bulk_narrows(void **state)
 	static unsigned char wide[70 * 4], narrow[70 * 2], copy[70 * 4];
 	struct random r = {7};
 
-	(void)state;
 	for (size_t count = 0; count < 64; count++) {
 		size_t shift = count % 5;
 		const float *src = (const float *)(const void *)(wide + shift);
@@ -198,7 +193,6 @@ static void test_bulk_widens(void **state)
 	static unsigned char narrow[70 * 2], wide[70 * 4];
 	struct random r = {8};
 
-	(void)state;
 	for (size_t count = 0; count < 64; count++) {
 		size_t shift = count % 5;
 		float *dst = (float *)(void *)(wide + shift);
@@ -236,7 +230,6 @@ static void test_names(void **state)
 	};
 	enum dtype dtype = DTYPE_BF16;
 
-	(void)state;
 	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
 		assert_int_equal(dtype_parse(names[i].name, &dtype), 0);
 		assert_int_equal(dtype, names[i].dtype);
@@ -254,7 +247,7 @@ static void test_names(void **state)
 	assert_int_equal(dtype_size(DTYPE_BF16), 2);
 }
 
-int main(void)
+TEST_PROGRAM(test_aggregation_convert)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_every_f16_widens),

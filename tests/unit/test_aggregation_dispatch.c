@@ -11,7 +11,6 @@ static void test_tables_are_selectable(void **state)
 	const struct kernels *kernels, *chosen, *best = &kernels_base;
 	char error[256] = "untouched";
 
-	(void)state;
 	for (size_t i = 0; (kernels = dispatch_at(i)); i++) {
 		assert_int_equal(dispatch_select(kernels->name, &chosen, error, sizeof(error)), 0);
 		assert_true(chosen == kernels);
@@ -34,7 +33,6 @@ static void test_unknown_name(void **state)
 	const struct kernels *kernels = &kernels_base;
 	char error[256];
 
-	(void)state;
 	assert_int_equal(dispatch_select("sse9", &kernels, error, sizeof(error)), -EINVAL);
 	assert_true(strstr(error, "\"sse9\"") && strstr(error, "auto base"));
 	assert_true(kernels == &kernels_base);      /* written only on success */
@@ -51,7 +49,6 @@ static void test_unsupported_name(void **state)
 	static const char *const names[] = {"avx2", "avx512", "neon"};
 	int unsupported = 0;
 
-	(void)state;
 	for (size_t n = 0; n < 3; n++) {
 		const struct kernels *kernels;
 		char error[256];
@@ -73,7 +70,6 @@ static void test_environment(void **state)
 	const struct kernels *kernels = NULL;
 	char error[256];
 
-	(void)state;
 	assert_int_equal(setenv("PHUB_ISA", "base", 1), 0);
 	assert_int_equal(dispatch_from_env(&kernels, error, sizeof(error)), 0);
 	assert_true(kernels == &kernels_base);
@@ -84,7 +80,7 @@ static void test_environment(void **state)
 	assert_int_equal(dispatch_from_env(&kernels, error, sizeof(error)), 0);
 }
 
-int main(void)
+TEST_PROGRAM(test_aggregation_dispatch)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_tables_are_selectable),

@@ -25,7 +25,6 @@ static int pools_setup(void **state)
 {
 	struct random r = {42};
 
-	(void)state;
 	for (int special = 0; special < 2; special++) {
 		for (unsigned d = 0; d < DTYPE_COUNT; d++)
 			random_fill(&r, pools[special][d], (enum dtype)d, POOL_LENGTH, special);
@@ -153,7 +152,6 @@ static void call_sum(const struct kernels *kernels, struct random *r, size_t cou
 
 static void test_sum_equals_base(void **state)
 {
-	(void)state;
 	for_each_call(call_sum, 1, 1);
 }
 
@@ -174,7 +172,6 @@ static void call_store_add(const struct kernels *kernels, struct random *r, size
 
 static void test_store_and_add_equal_base(void **state)
 {
-	(void)state;
 	for_each_call(call_store_add, 2, 1);
 }
 
@@ -215,7 +212,6 @@ static void call_step(const struct kernels *kernels, struct random *r, size_t co
 
 static void test_step_equals_base(void **state)
 {
-	(void)state;
 	for_each_call(call_step, 3, 0);
 }
 
@@ -244,7 +240,6 @@ static void call_nonfinite(const struct kernels *kernels, struct random *r, size
 
 static void test_nonfinite_equals_base(void **state)
 {
-	(void)state;
 	for_each_call(call_nonfinite, 4, 1);
 }
 
@@ -258,7 +253,6 @@ static void test_nonfinite_position(void **state)
 	};
 	const struct kernels *kernels;
 
-	(void)state;
 	for (size_t k = 0; (kernels = dispatch_at(k)); k++) {
 		for (unsigned d = 0; d < DTYPE_COUNT; d++) {
 			size_t size = dtype_size((enum dtype)d);
@@ -284,7 +278,6 @@ static void test_base_sum_is_left_to_right(void **state)
 {
 	struct random r = {5};
 
-	(void)state;
 	for (size_t round = 0; round < 2000; round++) {
 		struct draw d;
 		struct sum_args args;
@@ -317,7 +310,6 @@ static void test_holding_changes_no_bit(void **state)
 	struct random r = {6};
 	const struct kernels *kernels;
 
-	(void)state;
 	for (size_t k = 0; (kernels = dispatch_at(k)); k++) {
 		for (size_t count = 0; count < 300; count++) {
 			struct sum_args args;
@@ -364,7 +356,6 @@ static void test_sum_into_a_source(void **state)
 	struct random r = {9};
 	const struct kernels *kernels;
 
-	(void)state;
 	for (size_t k = 0; (kernels = dispatch_at(k)); k++) {
 		for (size_t count = 0; count < 300; count++) {
 			enum dtype dtype = (enum dtype)(count % 3);
@@ -382,7 +373,7 @@ static void test_sum_into_a_source(void **state)
 	}
 }
 
-int main(void)
+TEST_PROGRAM(test_aggregation_kernels)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_base_sum_is_left_to_right),

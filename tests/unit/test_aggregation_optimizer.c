@@ -173,7 +173,6 @@ static void test_follows_pytorch_formulas(void **state)
 	const double bound = 2e-6; /* PyTorch's own float32 is up to 1.3e-6 away in the test beside PyTorch */
 	const struct kernels *kernels;
 
-	(void)state;
 	for (size_t k = 0; (kernels = dispatch_at(k)); k++) {
 		for (unsigned kind = OPTIMIZER_SGD; kind < OPTIMIZER_COUNT; kind++) {
 			for (int variant = 0; variant < 4; variant++) {
@@ -193,7 +192,6 @@ static void test_unused_terms_are_skipped(void **state)
 {
 	const struct kernels *kernels;
 
-	(void)state;
 	for (size_t k = 0; (kernels = dispatch_at(k)); k++) {
 		for (unsigned kind = OPTIMIZER_SGD; kind < OPTIMIZER_COUNT; kind++) {
 			float gradient[40];
@@ -223,7 +221,6 @@ static void test_states(void **state)
 	struct optimizer_hyper hyper;
 	float values[3] = {7, 7, 7};
 
-	(void)state;
 	for (unsigned kind = 0; kind < OPTIMIZER_COUNT; kind++) {
 		optimizer_hyper_default((enum optimizer_kind)kind, &hyper);
 		hyper.initial_accumulator_value = 0.5;
@@ -245,7 +242,6 @@ static void test_names(void **state)
 	enum optimizer_kind kind = OPTIMIZER_SGD;
 	char error[256];
 
-	(void)state;
 	for (unsigned k = 0; k < OPTIMIZER_COUNT; k++) {
 		assert_int_equal(
 			optimizer_kind_parse(optimizer_kind_name((enum optimizer_kind)k), &kind, error, sizeof(error)),
@@ -292,7 +288,6 @@ static void test_hyper_errors(void **state)
 	struct optimizer_hyper hyper;
 	char error[256];
 
-	(void)state;
 	for (unsigned kind = 0; kind < OPTIMIZER_COUNT; kind++) {
 		optimizer_hyper_default((enum optimizer_kind)kind, &hyper);
 		assert_int_equal(optimizer_hyper_check((enum optimizer_kind)kind, &hyper, error, sizeof(error)), 0);
@@ -374,7 +369,7 @@ free_gradients:
 	return rc;
 }
 
-int main(int argc, char **argv)
+TEST_PROGRAM(test_aggregation_optimizer)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_names),

@@ -193,7 +193,6 @@ static void world_on_log(void *ctx, enum log_level level, const char *line)
 	struct world *w = ctx;
 	size_t at = strlen(w->log);
 
-	(void)level;
 	snprintf(w->log + at, sizeof(w->log) - at, "%s\n", line);
 }
 
@@ -311,7 +310,6 @@ static void test_box_and_jobs(void **state)
 	struct roster r;
 	unsigned puts;
 
-	(void)state;
 	world_init(w, "{listen: ['10.0.0.1:0'], rack: r7, uplink: '10.0.0.2:7077', create: never}");
 	world_until(w, w->puts == 1);
 	assert_non_null(strstr(w->log, "box '10.0.0.1:7099' is announced at 10.0.0.1:7099"));
@@ -374,7 +372,6 @@ static void test_many_jobs(void **state)
 	struct world *w = malloc(sizeof(*w));
 	char name[16];
 
-	(void)state;
 	world_init(w, "box: b\n");
 	for (unsigned i = 0; i < WORLD_JOBS; i++) {
 		snprintf(name, sizeof(name), "job%u", i);
@@ -393,7 +390,6 @@ static void test_stop(void **state)
 {
 	struct world *w = malloc(sizeof(*w));
 
-	(void)state;
 	world_init(w, "box: b\n");
 	world_job(w, 0, "train", JOB_RUNNING, 17);
 	world_until(w, w->puts == 2);
@@ -411,7 +407,6 @@ static void test_stop_without_etcd(void **state)
 {
 	struct world *w = malloc(sizeof(*w));
 
-	(void)state;
 	world_init(w, "box: b\n");
 	world_until(w, w->puts == 1);
 	close(w->rig.fd); /* connections come and are not taken */
@@ -459,7 +454,6 @@ static void test_stop_in_a_call(void **state)
 	struct world *w = malloc(sizeof(*w));
 	unsigned requests;
 
-	(void)state;
 	world_init(w, "box: b\n");
 	world_until(w, w->puts == 1);
 	w->mute = true;
@@ -482,7 +476,6 @@ static void test_stop_unanswered(void **state)
 {
 	struct world *w = malloc(sizeof(*w));
 
-	(void)state;
 	world_init(w, "box: b\n");
 	world_until(w, w->puts == 1);
 	w->mute = true;
@@ -505,7 +498,6 @@ static void test_outages(void **state)
 {
 	struct world *w = malloc(sizeof(*w));
 
-	(void)state;
 	world_init(w, "box: b\n");
 	world_job(w, 0, "train", JOB_RUNNING, 17);
 	world_until(w, w->puts == 2);
@@ -533,7 +525,6 @@ static void test_lease_over(void **state)
 {
 	struct world *w = malloc(sizeof(*w));
 
-	(void)state;
 	world_init(w, "box: b\n");
 	world_job(w, 0, "train", JOB_RUNNING, 17);
 	world_until(w, w->puts == 2);
@@ -550,7 +541,6 @@ static void test_never_there(void **state)
 {
 	struct world *w = malloc(sizeof(*w));
 
-	(void)state;
 	world_init(w, "box: b\n");
 	w->down = true;
 	world_pass(w, 20000);
@@ -568,7 +558,6 @@ static void test_name_taken(void **state)
 	struct world *w = malloc(sizeof(*w));
 	struct roster r;
 
-	(void)state;
 	world_init(w, "box: b\n");
 	json_object_set_new(w->leases, "77", json_string("60"));
 	json_object_set_new(w->store, "/phub/boxes/b",
@@ -593,7 +582,6 @@ static void test_names(void **state)
 	char host[64] = "", name[80];
 	struct roster r;
 
-	(void)state;
 	gethostname(host, sizeof(host) - 1);
 	snprintf(name, sizeof(name), "%.50s:7099", host);
 	world_init(w, "{listen: ['*:0'], create: never}");
@@ -618,7 +606,6 @@ static void test_options(void **state)
 	struct config config;
 	struct err e;
 
-	(void)state;
 	config_init(&config);
 	assert_int_equal(announce_check(&config, &e), 0);
 	assert_int_equal(config_set(&config, "etcd=http://a:1,b:2", &e), 0);
@@ -629,7 +616,7 @@ static void test_options(void **state)
 	config_fini(&config);
 }
 
-int main(void)
+TEST_PROGRAM(test_announce)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_box_and_jobs),

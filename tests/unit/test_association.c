@@ -29,7 +29,6 @@ static void test_text(void **state)
 	};
 	char text[64];
 
-	(void)state;
 	for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		struct association *a = NULL;
 		struct err e = {0};
@@ -46,7 +45,6 @@ static void test_no_room(void **state)
 	struct association *a = NULL;
 	char text[12];
 
-	(void)state;
 	assert_int_equal(association_parse("[[0,2],[1,3],[4,6],[5,7]]", 8, &a, NULL), 0);
 	assert_string_equal(association_write(a, text, sizeof(text)), "[[0,2],[...");
 	free(a);
@@ -82,7 +80,6 @@ static void test_wrong_text(void **state)
 	struct association *a = NULL;
 	struct err e = {0};
 
-	(void)state;
 	for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		assert_int_equal(association_parse(cases[i].text, 4, &a, &e), -EINVAL);
 		if (!strstr(e.text, cases[i].says))
@@ -131,7 +128,6 @@ static void test_sums(void **state)
 	static const uint32_t orders[][4] = {{0, 1, 2, 3}, {3, 2, 1, 0}, {1, 3, 0, 2}, {2, 0, 3, 1}};
 	const float *n = numbers;
 
-	(void)state;
 	for (unsigned i = 0; i < 4; i++) {
 		for (unsigned hold = 0; hold < 3; hold++) {
 			unsigned hold_max = hold == 2 ? UINT_MAX : hold;
@@ -147,7 +143,7 @@ static void test_sums(void **state)
 	assert_true((n[0] + n[1]) + (n[2] + n[3]) != (n[0] + n[2]) + (n[1] + n[3]));
 }
 
-int main(void)
+TEST_PROGRAM(test_association)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_text),

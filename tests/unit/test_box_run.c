@@ -47,7 +47,6 @@ static void test_a_core_with_much_to_tell_still_stops(void **state)
 	struct box *box = open_box(&config);
 	struct err e;
 
-	(void)state;
 	assert_true(shards && links && spec && stop_fd >= 0);
 	spec->world = 1;
 	spec->id = UINT32_MAX; /* of no job */
@@ -69,7 +68,7 @@ static void test_a_core_with_much_to_tell_still_stops(void **state)
 	free(spec);
 }
 
-int main(void)
+TEST_PROGRAM(test_box_run)
 {
 	const struct CMUnitTest tests[] = {cmocka_unit_test(test_a_core_with_much_to_tell_still_stops)};
 

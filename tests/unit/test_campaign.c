@@ -52,7 +52,6 @@ static int world_lock(struct disk *disk, const char *dir, const char *who, int *
 {
 	struct world *w = (struct world *)disk;
 
-	(void)who;
 	if (strcmp(dir, "/away") == 0)
 		return -EBUSY;
 	*lock = 1;
@@ -70,8 +69,6 @@ static void world_unlock(struct disk *disk, int lock)
 
 static bool world_is_locked(struct disk *disk, const char *dir, char *who, size_t bytes)
 {
-	(void)disk;
-	(void)dir;
 	snprintf(who, bytes, "there");
 	return true;
 }
@@ -108,7 +105,6 @@ static void world_on_log(void *ctx, enum log_level level, const char *line)
 	struct world *w = ctx;
 	size_t at = strlen(w->log);
 
-	(void)level;
 	snprintf(w->log + at, sizeof(w->log) - at, "%s\n", line);
 }
 
@@ -440,7 +436,7 @@ static void test_stops(void **state)
 	assert_int_equal(w->revokes, 1);
 }
 
-int main(void)
+TEST_PROGRAM(test_campaign)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(test_wins, world_open, world_close),

@@ -4,6 +4,7 @@
  * never a wrong byte.
  */
 #include "phub/control/checkpoint.h"
+#include "tests/unit/cmocka_shim.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -11,9 +12,7 @@
 #include <inttypes.h>
 #include <pthread.h>
 #include <sched.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,8 +23,6 @@
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include "phub/base/clock.h"
 #include "phub/base/crc.h"
@@ -65,7 +62,6 @@ static void test_round_trip(void **state)
 	static const char *const where[] = {DISK, QUICK};
 	struct checkpoint_rig r;
 
-	(void)state;
 	for (int i = 0; i < 2; i++) {
 		checkpoint_rig_open(&r, where[i], 1, 0, "job");
 		for (uint32_t count = 0; count <= SIZES; count += count ? SIZES - 1 : 1) {
@@ -96,7 +92,6 @@ static void test_large(void **state)
 	struct checkpoint_rig r;
 	struct err e;
 
-	(void)state;
 	checkpoint_rig_open(&r, DISK, LARGE_TARGETS, LARGE_TARGETS > 1, "large");
 	for (int i = 0; i < COUNT; i++)
 		bytes[i] = 1 + (uint32_t)i % 2000;
@@ -226,7 +221,6 @@ static void test_any_m(void **state)
 #endif
 		{1, 0}};
 
-	(void)state;
 	for (unsigned s = 0; s < sizeof(shapes) / sizeof(shapes[0]); s++)
 		for (uint32_t which = 0; which < 1u << (shapes[s][0] + shapes[s][1]); which++)
 			if ((unsigned)__builtin_popcount(which) <= shapes[s][1] + 1)
@@ -246,7 +240,6 @@ static void test_rot_everywhere(void **state)
 	struct err e = {0};
 	uint64_t repaired;
 
-	(void)state;
 	checkpoint_rig_open(&r, QUICK, 5, 2, "job");
 	checkpoint_rig_open(&to, QUICK, 2, 1, "job");
 	checkpoint_rig_chunks(&r, 7, sizes, SIZES, 2);
@@ -285,7 +278,6 @@ static void test_targets_change_places(void **state)
 	char part[160];
 	int fd;
 
-	(void)state;
 	checkpoint_rig_open(&r, QUICK, 4, 2, "job");
 	checkpoint_rig_chunks(&r, 7, sizes, SIZES, 2);
 	checkpoint_rig_write(&r);
@@ -325,7 +317,6 @@ static void test_torn(void **state)
 	uint64_t bytes;
 	int fd;
 
-	(void)state;
 	checkpoint_rig_open(&r, QUICK, 1, 0, "job");
 	checkpoint_rig_chunks(&r, 9, small, 3, 3);
 	checkpoint_rig_write(&r);
@@ -401,7 +392,6 @@ static void test_hostile_row(void **state)
 	struct err e = {0};
 	int fd;
 
-	(void)state;
 	checkpoint_rig_open(&r, QUICK, 1, 0, "job");
 	checkpoint_rig_chunks(&r, 9, sizes, SIZES, 3);
 	checkpoint_rig_write(&r);
@@ -430,7 +420,6 @@ static void test_hostile_headers(void **state)
 	struct checkpoint_rig r;
 	int fd;
 
-	(void)state;
 	checkpoint_rig_open(&r, QUICK, 1, 0, "job");
 	checkpoint_rig_chunks(&r, 9, sizes, SIZES, 3);
 	checkpoint_rig_write(&r);
@@ -466,7 +455,7 @@ static void test_hostile_headers(void **state)
 	checkpoint_rig_close(&r);
 }
 
-int main(void)
+TEST_PROGRAM(test_checkpoint)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_round_trip),

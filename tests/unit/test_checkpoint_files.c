@@ -6,6 +6,7 @@
  *      test_checkpoint_files JOB ROUND PARITY DIR...
  */
 #include "phub/control/checkpoint.h"
+#include "tests/unit/cmocka_shim.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -13,9 +14,7 @@
 #include <inttypes.h>
 #include <pthread.h>
 #include <sched.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,8 +25,6 @@
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include "phub/base/clock.h"
 #include "phub/control/checkpoint_format.h"
@@ -62,7 +59,6 @@ static void test_given_up(void **state)
 	struct checkpoint_progress stopped = {.stop = true};
 	struct checkpoint_rig r;
 
-	(void)state;
 	checkpoint_rig_open(&r, QUICK, 1, 0, "job");
 	checkpoint_rig_chunks(&r, 9, sizes, SIZES, 3);
 	expect_nothing(&r, &stopped, -ECANCELED);
@@ -98,7 +94,6 @@ static void test_written_without(void **state)
 	struct checkpoint_rig r;
 	struct err e;
 
-	(void)state;
 	checkpoint_rig_open(&r, QUICK, 4, 2, "job");
 	checkpoint_rig_chunks(&r, 7, sizes, SIZES, 2);
 	r.place.targets[1] = "/nowhere";
@@ -118,7 +113,6 @@ static void test_parity_refused(void **state)
 	struct checkpoint_rig r;
 	struct err e;
 
-	(void)state;
 	checkpoint_rig_open(&r, QUICK, 2, 1, "job");
 	checkpoint_rig_chunks(&r, 7, sizes, SIZES, 2);
 	assert_int_equal(checkpoint_write(&r.place, &r.table, &r.snapshot, NULL, &e), -ENOTSUP);
@@ -179,7 +173,6 @@ static void test_meanwhile(void **state)
 	struct checkpoint_rig r;
 	struct err e = {0};
 
-	(void)state;
 	signal(SIGXFSZ, SIG_IGN);
 	checkpoint_rig_open(&r, DISK, 1, 0, "job");
 	checkpoint_rig_chunks(&r, 9, large, 4, 3);
@@ -254,7 +247,6 @@ static void test_full_disk(void **state)
 	int status;
 	pid_t child;
 
-	(void)state;
 	checkpoint_rig_open(&r, QUICK, 2, 0, "job");
 	child = fork();
 	if (child == 0) {
@@ -266,8 +258,7 @@ static void test_full_disk(void **state)
 	assert_int_equal(waitpid(child, &status, 0), child);
 	checkpoint_rig_close(&r);
 	if (WIFEXITED(status) && WEXITSTATUS(status) == 77) {
-		print_message("no mount namespaces for this user here\n");
-		skip();
+		skip_because("no mount namespaces for this user here");
 	}
 	assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
@@ -291,7 +282,6 @@ static void test_budget(void **state)
 	pthread_t thread;
 	uint64_t begin_ns;
 
-	(void)state;
 	checkpoint_rig_open(&r, QUICK, 1, 0, "job");
 	checkpoint_rig_chunks(&r, 9, large, 2, 3);
 	assert_int_equal(pthread_create(&thread, NULL, stop_soon, &slow), 0);
@@ -361,7 +351,6 @@ static void test_unread(void **state)
 	struct faulty f;
 	uint64_t newest_ms;
 
-	(void)state;
 	faulty_init(&f);
 	f.ops.open_file = faulty_open_file;
 	checkpoint_rig_open(&r, QUICK, 1, 0, "job");
@@ -391,7 +380,6 @@ static void test_at_the_same_time(void **state)
 	struct checkpoint_rig r;
 	struct faulty f;
 
-	(void)state;
 	faulty_init(&f);
 	f.ops.write = faulty_write;
 	checkpoint_rig_open(&r, QUICK, 3, 1, "job");
@@ -416,7 +404,6 @@ static void test_names(void **state)
 	unsigned count;
 	struct err e;
 
-	(void)state;
 	checkpoint_rig_open(&r, QUICK, 2, 1, "job");
 	r.place.target_count = 1;
 	r.place.parity = 0;
@@ -463,7 +450,6 @@ static void test_file_names(void **state)
 	unsigned piece;
 	bool part;
 
-	(void)state;
 	checkpoint_format_name(UINT64_MAX, UINT64_MAX, 31, name);
 	assert_true(checkpoint_format_parse(name, &round, &id, &piece, &part));
 	assert_true(round == UINT64_MAX && id == UINT64_MAX && piece == 31 && !part);
@@ -494,7 +480,6 @@ static void test_prune(void **state)
 	char path[256];
 	int fd;
 
-	(void)state;
 	checkpoint_rig_open(&r, QUICK, 1, 0, "job");
 	for (uint64_t round = 10; round <= 50; round += 10) {
 		checkpoint_rig_chunks(&r, round, sizes, SIZES, 1);
@@ -569,7 +554,6 @@ static void test_mark(void **state)
 	char path[160];
 	int fd;
 
-	(void)state;
 	checkpoint_rig_open(&r, QUICK, 1, 0, "job");
 	checkpoint_mark(&r.place, 1); /* no directory yet */
 	assert_false(is_finished(&r));
@@ -608,7 +592,6 @@ static void test_stale_mark(void **state)
 	struct checkpoint_rig r;
 	char path[160], away[160];
 
-	(void)state;
 	checkpoint_rig_open(&r, QUICK, 3, 1, "job");
 	write_before(&r, 100);
 	checkpoint_mark(&r.place, 0);
@@ -639,7 +622,6 @@ static void test_meta(void **state)
 	uint8_t *again;
 	uint64_t bytes;
 
-	(void)state;
 	checkpoint_rig_open(&r, QUICK, 1, 0, "job");
 	checkpoint_rig_job(&r, 5);
 	if (checkpoint_meta_unpack(r.table.meta, r.table.meta_bytes, &t, &e) != 0)
@@ -681,7 +663,6 @@ static void test_leaves_nothing(void **state)
 	struct stat st;
 	pid_t child;
 
-	(void)state;
 	assert_int_equal(pipe2(pipes, O_CLOEXEC), 0);
 	child = fork();
 	if (child == 0) {
@@ -722,7 +703,7 @@ static int write_for_others(int argc, char **argv)
 	return rc < 0;
 }
 
-int main(int argc, char **argv)
+TEST_PROGRAM(test_checkpoint_files)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_given_up),

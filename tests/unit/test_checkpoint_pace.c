@@ -3,14 +3,11 @@
  * How often checkpoints are taken: against numbers that were worked out by hand, and over a run whose costs change.
  */
 #include "phub/control/checkpoint.h"
+#include "tests/unit/cmocka_shim.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
-
-#include <cmocka.h>
 
 static void rounds(struct checkpoint_pace *p, unsigned count, double seconds, bool snapped)
 {
@@ -22,7 +19,6 @@ static void test_by_hand(void **state)
 {
 	struct checkpoint_pace p;
 
-	(void)state;
 	checkpoint_pace_init(&p, 0.035);
 	assert_int_equal(p.interval, 0);
 	rounds(&p, 10, 0.1, false);
@@ -59,7 +55,6 @@ static void test_many_at_a_time(void **state)
 {
 	struct checkpoint_pace p;
 
-	(void)state;
 	checkpoint_pace_init(&p, 0.035);
 	for (int i = 0; i < 10; i++)
 		checkpoint_pace_round(&p, 9.5, 0.095, false);
@@ -78,7 +73,6 @@ static void test_bad_samples(void **state)
 {
 	struct checkpoint_pace p;
 
-	(void)state;
 	checkpoint_pace_init(&p, 0.035);
 	rounds(&p, 3, 1.0, true); /* of a job that begins: nothing to compare with */
 	assert_int_equal(p.snapshots, 0);
@@ -99,7 +93,6 @@ static void test_a_pause(void **state)
 {
 	struct checkpoint_pace p;
 
-	(void)state;
 	checkpoint_pace_init(&p, 0.035);
 	rounds(&p, 16, 0.1, false);
 	rounds(&p, 1, 60, false);
@@ -138,7 +131,6 @@ static void test_drift(void **state)
 	struct checkpoint_pace p;
 	double lost;
 
-	(void)state;
 	checkpoint_pace_init(&p, 0.035);
 	lost = run(&p, 4000, 0.1, 0.21, 1);
 	assert_int_equal(p.interval, 60);
@@ -164,7 +156,6 @@ static void test_noise(void **state)
 	uint64_t seed = 1;
 	double since = 0, all_s = 0, extra_s = 0;
 
-	(void)state;
 	checkpoint_pace_init(&p, 0.035);
 	for (unsigned i = 0; i < 100000; i++) {
 		double noise, taken_s = 0;
@@ -191,7 +182,6 @@ static void test_due(void **state)
 {
 	struct checkpoint_pace p;
 
-	(void)state;
 	checkpoint_pace_init(&p, 0.035);
 	assert_false(checkpoint_pace_due(&p, 100));
 	rounds(&p, 3, 0.1, false);
@@ -208,7 +198,7 @@ static void test_due(void **state)
 	assert_false(checkpoint_pace_due(&p, 59));
 }
 
-int main(void)
+TEST_PROGRAM(test_checkpoint_pace)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_by_hand),

@@ -9,13 +9,10 @@
 #include "phub/link.h"
 #include "phub/stepwise.h"
 #include "tests/unit/chunk_rig.h"
+#include "tests/unit/cmocka_shim.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
-
-#include <cmocka.h>
 
 #include <errno.h>
 #include <limits.h>
@@ -50,25 +47,21 @@ static void check_sums(struct bench *b, unsigned hold_max, bool reproducible)
 
 static void test_sum_added(void **state)
 {
-	(void)state;
 	check_sums(bench_new(), 0, false);
 }
 
 static void test_sum_held(void **state)
 {
-	(void)state;
 	check_sums(bench_new(), UINT_MAX, false);
 }
 
 static void test_sum_two_slots(void **state)
 {
-	(void)state;
 	check_sums(bench_new(), 2, false);
 }
 
 static void test_sum_staged(void **state)
 {
-	(void)state;
 	check_sums(bench_new(), 0, true);
 }
 
@@ -76,7 +69,6 @@ static void test_sum_staged(void **state)
 static void test_reproducible_order(void **state)
 {
 	static const uint32_t orders[][3] = {{0, 1, 2}, {2, 1, 0}, {1, 2, 0}, {1, 0, 2}, {2, 0, 1}};
-	(void)state;
 
 	for (unsigned hold = 0; hold < 3; hold++) {
 		struct bench *b = bench_new();
@@ -99,7 +91,6 @@ static void test_reproducible_order(void **state)
 static void test_mean(void **state)
 {
 	struct bench *b = bench_new();
-	(void)state;
 
 	b->spec.mean = true;
 	bench_open(b, 4, 0);
@@ -114,7 +105,6 @@ static void test_result_not_rewritten_before_sent(void **state)
 {
 	struct bench *b = bench_new();
 	float first;
-	(void)state;
 
 	bench_open(b, 2, 0);
 	bench_fill(b, 1);
@@ -134,7 +124,6 @@ static void test_result_not_rewritten_before_sent(void **state)
 static void test_duplicates(void **state)
 {
 	struct bench *b = bench_new();
-	(void)state;
 
 	bench_open(b, 2, 0);
 	b->fake.queue.lossy = true;
@@ -157,7 +146,6 @@ static void test_nan_policies(void **state)
 {
 	struct bench *b = bench_new();
 	struct mail mail;
-	(void)state;
 
 	b->spec.nan = NAN_ZERO;
 	bench_open(b, 2, UINT_MAX);
@@ -189,7 +177,6 @@ static void test_weights_first(void **state)
 {
 	struct bench *b = bench_new();
 	float w0;
-	(void)state;
 
 	b->spec.optimizer = OPTIMIZER_SGD;
 	bench_open(b, 2, 0);
@@ -217,7 +204,6 @@ static void test_hyper_parks(void **state)
 	struct bench *b = bench_new();
 	struct hyper_table *t = bench_table(0, 1, 0.25);
 	float w0;
-	(void)state;
 
 	w0 = bench_open_sgd(b, 2);
 	bench_push_all(b, 1, 1, false);
@@ -253,7 +239,6 @@ static void test_pull_names_no_hyper(void **state)
 		assert_int_equal(b->fake.sent_count, 3);
 		bench_close(b);
 	}
-	(void)state;
 }
 
 /* A slot's memory goes with its connection: no commit reads it, and the round is as if it had not come. */
@@ -299,7 +284,6 @@ static void test_a_quorum_outlives_one_of_it(void **state)
 {
 	struct bench *b = bench_new();
 	struct hyper_table *t = bench_table(0, 1, 0.25);
-	(void)state;
 
 	b->spec.quorum = 2;
 	b->spec.optimizer = OPTIMIZER_SGD;
@@ -321,7 +305,6 @@ static void test_a_quorum_outlives_one_of_it(void **state)
 
 static void test_held_payload_goes_with_its_connection(void **state)
 {
-	(void)state;
 	check_held_payload_goes(false);
 	check_held_payload_goes(true);
 }
@@ -336,7 +319,6 @@ static void test_one_root(void **state)
 		{WIRE_PULL, WIRE_INIT, WIRE_PUSH},
 	};
 
-	(void)state;
 	for (unsigned i = 0; i < sizeof(types) / sizeof(types[0]); i++) {
 		struct bench *b = bench_new();
 		struct mail mail;
@@ -367,7 +349,6 @@ static void test_async_is_serial(void **state)
 	struct bench *b = bench_new();
 	uint64_t rounds[3] = {0};
 	float w;
-	(void)state;
 
 	b->spec.sync = SYNC_ASYNC;
 	w = bench_open_sgd(b, 3);
@@ -390,7 +371,6 @@ static void test_async_parks_in_its_row(void **state)
 	struct bench *b = bench_new();
 	struct hyper_table *t = bench_table(1, 1, 0.25);
 	float w;
-	(void)state;
 
 	b->spec.sync = SYNC_ASYNC;
 	w = bench_open_sgd(b, 2);
@@ -412,7 +392,6 @@ static void test_ssp_waits(void **state)
 {
 	struct bench *b = bench_new();
 	float w;
-	(void)state;
 
 	b->spec.sync = SYNC_SSP;
 	b->spec.staleness = 1;
@@ -436,7 +415,6 @@ static void test_ssp_waits(void **state)
 static void test_ssp_names_the_slow(void **state)
 {
 	struct bench *b = bench_new();
-	(void)state;
 
 	b->spec.sync = SYNC_SSP;
 	b->spec.staleness = 1;
@@ -463,7 +441,6 @@ static void test_async_busy_row(void **state)
 {
 	struct bench *b = bench_new();
 	float w;
-	(void)state;
 
 	b->spec.sync = SYNC_ASYNC;
 	w = bench_open_sgd(b, 2);
@@ -510,7 +487,6 @@ static void test_step_of_another_version(void **state)
 	struct bench *b = bench_two_chunks(OPTIMIZER_SGD, SYNC_BSP);
 	struct hyper_table *t = bench_table(0, 1, 0.125);
 	float w, g;
-	(void)state;
 
 	bench_open(b, 2, 0);
 	bench_set_weights(b);
@@ -531,7 +507,6 @@ static void test_step_of_another_group(void **state)
 {
 	struct bench *b = bench_two_chunks(OPTIMIZER_ADAGRAD, SYNC_BSP);
 	float w, g, root;
-	(void)state;
 
 	b->spec.group_count = 2;
 	b->spec.groups[1] = bench_sgd;
@@ -561,7 +536,6 @@ static void test_step_of_another_rank(void **state)
 	struct bench *b = bench_two_chunks(OPTIMIZER_SGD, SYNC_ASYNC);
 	struct hyper_table *t = bench_table(1, 1, 0.125), *other = bench_table(0, 1, 2);
 	float w;
-	(void)state;
 
 	bench_open(b, 2, 0);
 	bench_set_weights(b);
@@ -614,7 +588,6 @@ static enum stores stores_of(unsigned hold_max, bool beyond_cache, enum store_re
 
 static void test_only_mapped_results_beyond_the_cache_are_streamed(void **state)
 {
-	(void)state;
 	assert_int_equal(stores_of(UINT_MAX, true, STORE_RESULTS_AUTO), STORES_STREAMED);
 	assert_int_equal(stores_of(UINT_MAX, false, STORE_RESULTS_AUTO), STORES_CACHED);
 	assert_int_equal(stores_of(0, true, STORE_RESULTS_AUTO), STORES_CACHED);
@@ -624,13 +597,12 @@ static void test_only_mapped_results_beyond_the_cache_are_streamed(void **state)
 /* For measurements; what a send reads is cached even so. */
 static void test_results_are_streamed_or_not_as_configured(void **state)
 {
-	(void)state;
 	assert_int_equal(stores_of(UINT_MAX, false, STORE_RESULTS_STREAMED), STORES_STREAMED);
 	assert_int_equal(stores_of(UINT_MAX, false, STORE_RESULTS_CACHED), STORES_CACHED);
 	assert_int_equal(stores_of(0, false, STORE_RESULTS_STREAMED), STORES_CACHED);
 }
 
-int main(void)
+TEST_PROGRAM(test_chunk)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_sum_added),

@@ -5,15 +5,12 @@
  */
 #include <errno.h>
 #include <inttypes.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
+#include "tests/unit/cmocka_shim.h"
 #include "topology/chunking.h"
 
 #define KIB   1024u
@@ -90,7 +87,6 @@ static struct chunk_plan plan_ok(const struct chunk_key *keys, uint32_t key_coun
 static void test_ten_thousand_small_keys(void **state)
 {
 	struct chunk_key *keys = calloc(10000, sizeof(*keys));
-	(void)state;
 
 	for (uint32_t i = 0; i < 10000; i++)
 		keys[i] = key_f32(KIB);
@@ -106,7 +102,6 @@ static void test_ten_thousand_small_keys(void **state)
 
 static void test_large_key_shares_nothing(void **state)
 {
-	(void)state;
 	struct chunk_key keys[] = {key_f32(100), key_f32(3 * CHUNK + 8), key_f32(100), key_f32(CHUNK), key_f32(4)};
 	struct chunk_plan plan = plan_ok(keys, 5, CHUNK);
 
@@ -125,7 +120,6 @@ static void test_large_key_shares_nothing(void **state)
 
 static void test_small_keys_fill_a_chunk_to_the_last_byte(void **state)
 {
-	(void)state;
 	struct chunk_key keys[] = {
 		key_f32(CHUNK - 8), key_f32(4), key_f32(4), key_f32(4), key_f32(CHUNK - 4), key_f32(8)};
 	struct chunk_plan plan = plan_ok(keys, 6, CHUNK);
@@ -141,7 +135,6 @@ static void test_small_keys_fill_a_chunk_to_the_last_byte(void **state)
 
 static void test_dtype_group_and_alone_open_a_chunk(void **state)
 {
-	(void)state;
 	struct chunk_key keys[] = {
 		{.elements = 3, .dtype = CHUNK_F16},
 		{.elements = 5, .dtype = CHUNK_F16},
@@ -162,7 +155,6 @@ static void test_dtype_group_and_alone_open_a_chunk(void **state)
 
 static void test_alone_and_large(void **state)
 {
-	(void)state;
 	struct chunk_key keys[] = {key_f32(4), key_f32(CHUNK + 4), key_f32(4)};
 	keys[1].alone = true;
 	struct chunk_plan plan = plan_ok(keys, 3, CHUNK);
@@ -173,7 +165,6 @@ static void test_alone_and_large(void **state)
 
 static void test_key_of_five_gib(void **state)
 {
-	(void)state;
 	struct chunk_key keys[] = {key_f32(12), key_f32((UINT64_C(5) << 30) + 4), key_f32(12)};
 	struct chunk_plan plan = plan_ok(keys, 3, CHUNK);
 
@@ -185,7 +176,6 @@ static void test_key_of_five_gib(void **state)
 
 static void test_dtypes(void **state)
 {
-	(void)state;
 	assert_int_equal(chunking_dtype_bytes(CHUNK_F32), 4);
 	assert_int_equal(chunking_dtype_bytes(CHUNK_F16), 2);
 	assert_int_equal(chunking_dtype_bytes(CHUNK_BF16), 2);
@@ -211,7 +201,6 @@ static void refuse(const struct chunk_key *keys, uint32_t key_count, uint32_t ch
 
 static void test_errors(void **state)
 {
-	(void)state;
 	struct chunk_key keys[] = {key_f32(4), key_f32(4), key_f32(4)};
 	const uint32_t not_allowed[] = {0, 1, 2 * KIB, 4 * KIB + 1, 3 * 16 * KIB, 4096 * KIB, 1u << 31, UINT32_MAX};
 
@@ -234,7 +223,6 @@ static void test_errors(void **state)
 
 static void test_size_of_a_plan_too_large_to_make(void **state)
 {
-	(void)state;
 	struct chunk_key key = {.elements = (uint64_t)UINT32_MAX * (CHUNKING_CHUNK_BYTES_MAX / 2), .dtype = CHUNK_F16};
 	struct chunk_size size;
 	struct err e = {0};
@@ -268,7 +256,6 @@ static uint64_t random_elements(uint64_t *seed, uint32_t chunk_bytes)
 
 static void test_random_plans(void **state)
 {
-	(void)state;
 	uint64_t seed = 20240607;
 	struct chunk_key keys[300];
 
@@ -299,14 +286,13 @@ static void test_random_plans(void **state)
 
 static void test_fini_of_nothing(void **state)
 {
-	(void)state;
 	struct chunk_plan plan = {0};
 
 	chunking_plan_fini(&plan);
 	assert_null(plan.chunks);
 }
 
-int main(void)
+TEST_PROGRAM(test_chunking)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_ten_thousand_small_keys),

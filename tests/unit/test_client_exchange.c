@@ -3,14 +3,11 @@
  * Rounds of libphub against the fake box, over the network in memory: sums, copies, memory in place, shared chunks,
  * priorities, loss, misbehaving boxes, and what a wait says when it runs out of time.
  */
+#include "tests/unit/cmocka_shim.h"
 #include "tests/unit/fake_box.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
-
-#include <cmocka.h>
 
 #include <errno.h>
 #include <stdlib.h>
@@ -209,7 +206,6 @@ static void rounds_of_big_keys(const struct rig_plan *plan)
 
 static void sums(void **state)
 {
-	(void)state;
 	rounds_of_big_keys(&(struct rig_plan){.world = 1});
 	rounds_of_big_keys(&(struct rig_plan){.world = 3, .cores = 3, .window = 1});
 	rounds_of_big_keys(&(struct rig_plan){.world = 4, .cores = 1});
@@ -217,7 +213,6 @@ static void sums(void **state)
 
 static void sums_over_a_lossy_network(void **state)
 {
-	(void)state;
 	for (uint64_t seed = 0; seed < 20; seed++)
 		rounds_of_big_keys(&(struct rig_plan){.world = 3, .window = 2, .lossy = true, .seed = seed});
 }
@@ -227,7 +222,6 @@ static void keys_that_share_a_chunk(void **state)
 	float left[2][SMALL], right[2][SMALL];
 	struct rig r;
 
-	(void)state;
 	rig_begin(&r, &(struct rig_plan){.world = 2});
 	for (uint64_t round = 1; round < 5; round++) {
 		for (uint32_t i = 0; i < 2; i++) {
@@ -258,7 +252,6 @@ static void memory_that_overlaps_itself(void **state)
 	static float data[2][BIG + 1000];
 	struct rig r;
 
-	(void)state;
 	rig_begin(&r, &(struct rig_plan){.world = 2, .window = 1});
 	for (uint64_t round = 1; round < 9; round++) {
 		unsigned from = round & 1 ? 0 : 1000, to = 1000 - from;
@@ -279,7 +272,6 @@ static void halves(void **state)
 	static float data[BIG], out[BIG];
 	struct rig r;
 
-	(void)state;
 	rig_begin(&r, &(struct rig_plan){.world = 1});
 	assert_int_equal(phub_pull(r.workers[0], 0, out, 0), -ENODATA);
 	fill(data, BIG, 0, 1);
@@ -299,7 +291,6 @@ static void registered_memory_is_not_copied(void **state)
 	static float data[2][BIG];
 	struct rig r;
 
-	(void)state;
 	rig_begin(&r, &(struct rig_plan){.world = 2});
 	for (uint32_t i = 0; i < 2; i++) {
 		assert_int_equal(phub_mem_register(r.workers[i], data[i], sizeof(data[i])), 0);
@@ -327,7 +318,6 @@ static void the_librarys_memory_is_not_copied(void **state)
 	void *push[2];
 	struct rig r;
 
-	(void)state;
 	rig_begin(&r, &(struct rig_plan){.world = 2});
 	for (uint32_t i = 0; i < 2; i++)
 		assert_int_equal(phub_alloc(r.workers[i], 0, &push[i], &result[i]), 0);
@@ -353,7 +343,6 @@ static void giving_away_keeps_results(void **state)
 	float data[SMALL], out[SMALL];
 	struct rig r;
 
-	(void)state;
 	rig_begin(&r, &(struct rig_plan){.world = 1});
 	fill(data, SMALL, 0, 1);
 	assert_int_equal(phub_push(r.workers[0], 1, data, 0), 0);
@@ -372,7 +361,6 @@ static void broadcasts(void **state)
 	static float data[3][BIG];
 	struct rig r;
 
-	(void)state;
 	rig_begin(&r, &(struct rig_plan){.world = 3});
 	for (unsigned root = 0; root < 3; root++) {
 		for (uint32_t i = 0; i < 3; i++) {
@@ -395,7 +383,6 @@ static void first_weights(void **state)
 	static float data[2][BIG];
 	struct rig r;
 
-	(void)state;
 	rig_begin(&r, &(struct rig_plan){.world = 2, .optimizer = PHUB_SGD});
 	assert_int_equal(phub_push_pull(r.workers[0], 0, data[0], data[0], 0), -ENODATA);
 	assert_non_null(strstr(phub_error(), "phub_broadcast()"));
@@ -423,7 +410,6 @@ static void neighbours_must_do_the_same(void **state)
 	float data[SMALL] = {0};
 	struct rig r;
 
-	(void)state;
 	rig_begin(&r, &(struct rig_plan){.world = 1});
 	assert_int_equal(phub_push(r.workers[0], 1, data, 0), 0);
 	assert_int_equal(phub_broadcast(r.workers[0], 2, data, 0), -EINVAL);
@@ -441,7 +427,6 @@ static void urgent_keys_overtake(void **state)
 	struct rig r;
 	bool overtook = false;
 
-	(void)state;
 	rig_begin(&r, &(struct rig_plan){.world = 1, .cores = 1, .window = 1});
 	assert_int_equal(phub_push(r.workers[0], 0, big, 9), 0);
 	assert_int_equal(phub_push(r.workers[0], 3, small, 0), 0);
@@ -461,7 +446,6 @@ static void hyper_parameters_travel_before_their_round(void **state)
 	float data[SMALL] = {0};
 	struct rig r;
 
-	(void)state;
 	rig_open(&r, &(struct rig_plan){.world = 1});
 	phub_hyper_init(PHUB_SGD, &hyper);
 	hyper.lr = 7;
@@ -492,7 +476,6 @@ static void a_thousand_key_tables(void **state)
 	struct rig r;
 	struct err e;
 
-	(void)state;
 	rig_begin(&r, &(struct rig_plan){.world = 2});
 	for (uint32_t table = 0; table < 1000; table++) {
 		uint64_t elements = 1 + table % SMALL;
@@ -529,7 +512,6 @@ static void results_that_nobody_asked_for(void **state)
 {
 	static float data[BIG];
 
-	(void)state;
 	for (int i = 0; i < 2; i++) {
 		struct rig r;
 
@@ -550,7 +532,6 @@ static void nothing_is_touched_after_the_end(void **state)
 	float *data = malloc(BIG * sizeof(float));
 	struct rig r;
 
-	(void)state;
 	rig_begin(&r, &(struct rig_plan){.world = 2});
 	assert_int_equal(phub_mem_register(r.workers[0], data, BIG * sizeof(float)), 0);
 	fill(data, BIG, 0, 1);
@@ -574,7 +555,6 @@ static void what_was_committed_still_arrives(void **state)
 	static float data[2][BIG], small[SMALL];
 	struct rig r;
 
-	(void)state;
 	for (int late = 0; late < 2; late++) {
 		rig_open(&r, &(struct rig_plan){.world = 2});
 		rig_start(&r);
@@ -608,7 +588,6 @@ static void a_verdict_does_not_wait_for_ever(void **state)
 	static float data[BIG];
 	struct rig r;
 
-	(void)state;
 	for (int leave = 0; leave < 2; leave++) {
 		rig_open(&r, &(struct rig_plan){.world = 2});
 		rig_start(&r);
@@ -629,7 +608,6 @@ static void the_end_of_results_waits_for_its_reason(void **state)
 {
 	static float data[BIG];
 
-	(void)state;
 	for (int explained = 0; explained < 2; explained++) {
 		struct rig r;
 
@@ -653,7 +631,6 @@ static void leaving_gives_up_what_is_in_flight(void **state)
 	float *data = malloc(BIG * sizeof(float));
 	struct rig r;
 
-	(void)state;
 	rig_begin(&r, &(struct rig_plan){.world = 2});
 	assert_int_equal(phub_mem_register(r.workers[0], data, BIG * sizeof(float)), 0);
 	fill(data, BIG, 0, 1);
@@ -675,7 +652,6 @@ static void lost_lanes(void **state)
 {
 	static float data[BIG];
 
-	(void)state;
 	for (int explained = 0; explained < 2; explained++) {
 		struct rig r;
 
@@ -708,7 +684,6 @@ static void waits_say_what_they_wait_for(void **state)
 	static float data[BIG];
 	struct rig r;
 
-	(void)state;
 	rig_begin(&r, &(struct rig_plan){.world = 2, .cores = 1, .window = 2});
 	assert_int_equal(phub_wait(r.workers[0], 0, 0), 0);
 	assert_int_equal(phub_push(r.workers[0], 3, data, 0), 0);
@@ -736,7 +711,6 @@ static void the_start_says_what_it_waits_for(void **state)
 {
 	struct rig r;
 
-	(void)state;
 	rig_open(&r, &(struct rig_plan){.world = 2});
 	assert_int_equal(phub_push(r.workers[0], 0, &r, 0), -EINVAL);
 	assert_int_equal(phub_key(r.workers[0], "w", PHUB_F32, 10, 0, 0), 0);
@@ -765,7 +739,7 @@ static void the_start_says_what_it_waits_for(void **state)
 	rig_close(&r);
 }
 
-int main(void)
+TEST_PROGRAM(test_client_exchange)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(sums),

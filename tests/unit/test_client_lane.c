@@ -2,18 +2,15 @@
 /*
  * One lane over a queue that only remembers: credits, priorities, and repetition where messages get lost.
  */
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
-
-#include <cmocka.h>
 
 #include <errno.h>
 #include <limits.h>
 #include <string.h>
 
 #include "client/lane.h"
+#include "tests/unit/cmocka_shim.h"
 
 enum { SLOTS = 4, CHUNKS = 64, SENT_MAX = 1024 };
 #define MS 1000000ull
@@ -37,8 +34,6 @@ static int rig_send(struct queue *q, struct conn *c, const struct wire_header *h
 {
 	struct rig *r = (struct rig *)q;
 
-	(void)c;
-	(void)cookie;
 	if (r->refuse)
 		return r->refuse;
 	if (r->room == 0)
@@ -51,7 +46,6 @@ static int rig_send(struct queue *q, struct conn *c, const struct wire_header *h
 
 static void rig_drop(struct queue *q, struct conn *c)
 {
-	(void)c;
 	((struct rig *)q)->drops++;
 }
 
@@ -146,7 +140,6 @@ static void slots_are_used_again_when_answered(void **state)
 {
 	struct rig r;
 
-	(void)state;
 	rig_open_slots(&r);
 	for (uint32_t i = 0; i < 20; i++)
 		rig_push_src(&r, i, 0);
@@ -168,7 +161,6 @@ static void payloads_in_place_need_no_slot(void **state)
 {
 	struct rig r;
 
-	(void)state;
 	rig_open_slots(&r);
 	for (uint32_t i = 0; i < SLOTS; i++)
 		rig_push_src(&r, i, 0);
@@ -193,7 +185,6 @@ static void a_stuck_lane_takes_more_than_its_slots(void **state)
 	struct rig r;
 	uint64_t due;
 
-	(void)state;
 	rig_open_slots(&r);
 	for (uint32_t i = 0; i < 40; i++)
 		rig_push_src(&r, i, 10 * MS);
@@ -230,7 +221,6 @@ static void an_idle_lane_has_its_slots_again(void **state)
 	struct rig r;
 	uint64_t due;
 
-	(void)state;
 	rig_open_slots(&r);
 	for (uint32_t i = 0; i < 2 * SLOTS; i++)
 		rig_push_src(&r, i, MS);
@@ -252,7 +242,6 @@ static void headers(void **state)
 {
 	struct rig r;
 
-	(void)state;
 	rig_open(&r, 4, false);
 	r.flights[9].round = 77;
 	r.flights[9].hyper = 6;
@@ -277,7 +266,6 @@ static void credits_bound_what_is_sent(void **state)
 {
 	struct rig r;
 
-	(void)state;
 	rig_open(&r, 4, false);
 	for (uint32_t i = 0; i < 10; i++)
 		rig_push(&r, i, 0, 0);
@@ -304,7 +292,6 @@ static void credits_wrap(void **state)
 {
 	struct rig r;
 
-	(void)state;
 	rig_open(&r, 0, false);
 	r.lane.seq = UINT32_MAX - 1;
 	r.lane.credit = UINT32_MAX - 1;
@@ -323,7 +310,6 @@ static void urgent_ones_overtake(void **state)
 {
 	struct rig r;
 
-	(void)state;
 	rig_open(&r, 1, false);
 	rig_push(&r, 0, 0, 0);
 	for (uint32_t i = 1; i < CHUNKS; i++)
@@ -343,7 +329,6 @@ static void a_full_transport_is_waited_for(void **state)
 {
 	struct rig r;
 
-	(void)state;
 	rig_open(&r, 100, false);
 	r.room = 2;
 	for (uint32_t i = 0; i < 4; i++)
@@ -363,7 +348,6 @@ static void a_refusal_loses_the_lane(void **state)
 {
 	struct rig r;
 
-	(void)state;
 	rig_open(&r, 100, false);
 	r.refuse = -EPIPE;
 	rig_push(&r, 0, 0, 0);
@@ -381,7 +365,6 @@ static void a_lane_rests_between_connections(void **state)
 {
 	struct rig r;
 
-	(void)state;
 	rig_open(&r, 3, false);
 	for (uint32_t i = 0; i < 5; i++)
 		rig_push(&r, i, (uint16_t)(9 - i), 0);
@@ -416,7 +399,6 @@ static void lost_pushes_are_repeated(void **state)
 	struct rig r;
 	uint64_t now = 1, due;
 
-	(void)state;
 	rig_open(&r, 100, true);
 	rig_push(&r, 0, 0, now);
 	rig_push(&r, 1, 0, now);
@@ -453,7 +435,6 @@ static void no_repetition_while_the_payload_is_read(void **state)
 {
 	struct rig r;
 
-	(void)state;
 	rig_open(&r, 100, true);
 	rig_push(&r, 0, 0, 1);
 	r.flights[0].sends = 1;
@@ -471,7 +452,6 @@ static void an_answer_makes_a_queued_repetition_pointless(void **state)
 {
 	struct rig r;
 
-	(void)state;
 	rig_open(&r, 1, true);
 	rig_push(&r, 0, 0, 1);
 	lane_tick(&r.lane, 30 * MS); /* queued again, but there is no credit */
@@ -495,7 +475,6 @@ static void starved_lanes_probe(void **state)
 	struct rig r;
 	uint64_t due;
 
-	(void)state;
 	rig_open(&r, 1, true);
 	rig_push(&r, 0, 0, 1);
 	rig_answer(&r, 0);
@@ -521,7 +500,6 @@ static void a_grant_ends_the_starving(void **state)
 	struct rig r;
 	uint64_t now = 2;
 
-	(void)state;
 	rig_open(&r, 1, true);
 	rig_push(&r, 0, 0, 1);
 	rig_answer(&r, 0);
@@ -552,7 +530,6 @@ static void patience_begins_anew(void **state)
 	struct rig r;
 	uint64_t due = 1;
 
-	(void)state;
 	rig_open(&r, 100, true);
 	rig_push(&r, 0, 0, due);
 	for (unsigned i = 0; i < 3; i++) {
@@ -569,7 +546,7 @@ static void patience_begins_anew(void **state)
 	rig_close(&r);
 }
 
-int main(void)
+TEST_PROGRAM(test_client_lane)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(slots_are_used_again_when_answered),

@@ -3,14 +3,11 @@
  * Workers whose box dies, and that go on at its standby: rounds in flight, hyper-parameters, barriers, and what becomes
  * of them when the standby cannot go on. Boxes are fake ones.
  */
+#include "tests/unit/cmocka_shim.h"
 #include "tests/unit/fake_box.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
-
-#include <cmocka.h>
 
 #include <errno.h>
 #include <stdlib.h>
@@ -317,20 +314,17 @@ static void boxes_die(bool encrypt)
 
 static void a_box_dies_at_any_time(void **state)
 {
-	(void)state;
 	boxes_die(false);
 }
 
 /* Encrypted, all keys are others at the standby, and what was sealed for the lost box is sealed again. */
 static void a_box_of_an_encrypted_job_dies(void **state)
 {
-	(void)state;
 	boxes_die(true);
 }
 
 static void two_boxes_die(void **state)
 {
-	(void)state;
 	for (uint64_t seed = 0; seed < 40; seed++) {
 		struct rig r;
 
@@ -360,7 +354,6 @@ static void a_box_falls_silent(void **state)
 {
 	struct rig r;
 
-	(void)state;
 	rig_open(&r, 5, false);
 	rig_start(&r, 30000, 0);
 	r.rounds = ROUNDS;
@@ -380,7 +373,6 @@ static void a_box_is_shut_down(void **state)
 {
 	struct rig r;
 
-	(void)state;
 	rig_open(&r, 6, true);
 	rig_start(&r, 30000, 0);
 	r.rounds = ROUNDS;
@@ -400,7 +392,6 @@ static void a_standby_is_late(void **state)
 {
 	struct rig r;
 
-	(void)state;
 	rig_open(&r, 7, false);
 	rig_start(&r, 30000, 0);
 	r.rounds = ROUNDS;
@@ -423,7 +414,6 @@ static void rounds_are_begun_on_the_way(void **state)
 	char text[400];
 	struct err e;
 
-	(void)state;
 	rig_open(&r, 8, false);
 	rig_start(&r, 30000, 0);
 	r.boxes[1].deaf = true;
@@ -466,7 +456,6 @@ static void hyper_parameters_keep_their_versions(void **state)
 {
 	struct rig r;
 
-	(void)state;
 	rig_open(&r, 9, true);
 	rig_start(&r, 30000, 0);
 	r.rounds = 2;
@@ -500,7 +489,6 @@ static void hyper_parameters_keep_their_versions(void **state)
  */
 static void a_call_finds_the_box_lost(void **state)
 {
-	(void)state;
 	for (int i = 0; i < 7; i++) {
 		int rc = 0, then = i % 3; /* 0: it moves, 1: it resumes, 2: it ends */
 		float data[BIG] = {0};
@@ -537,7 +525,6 @@ static void barriers_are_asked_for_again(void **state)
 {
 	struct rig r;
 
-	(void)state;
 	rig_open(&r, 10, false);
 	rig_start(&r, 30000, 0);
 	for (uint32_t rank = 0; rank < WORLD; rank++) /* one that is passed, and all but one hear of it */
@@ -570,7 +557,6 @@ static void barriers_and_tables_after_a_move(void **state)
 	struct rig r;
 	struct err e;
 
-	(void)state;
 	rig_open(&r, 11, false);
 	rig_start(&r, 30000, 0);
 	r.boxes[1].deaf = true;
@@ -611,7 +597,6 @@ static void a_standby_refuses(void **state)
 {
 	struct rig r;
 
-	(void)state;
 	rig_open(&r, 12, false);
 	r.boxes[1].error_code = PHUB__ERROR_CODE__ERROR_NO_JOB;
 	rig_lose(&r, 30000, 0);
@@ -627,7 +612,6 @@ static void a_refused_move_is_resumed(void **state)
 {
 	struct rig r;
 
-	(void)state;
 	rig_open(&r, 13, false);
 	r.boxes[1].error_code = PHUB__ERROR_CODE__ERROR_NO_JOB;
 	rig_lose(&r, 30000, 20000);
@@ -640,7 +624,6 @@ static void what_does_not_fit_is_not_taken(void **state)
 {
 	static const char *const says[] = {"round", "round", "core", "another kind"};
 
-	(void)state;
 	for (int i = 0; i < 4; i++) {
 		struct rig r;
 
@@ -658,7 +641,6 @@ static void nobody_is_there(void **state)
 {
 	struct rig r;
 
-	(void)state;
 	rig_open(&r, 15, false);
 	r.boxes[1].deaf = true;
 	rig_lose(&r, 5000, 0);
@@ -673,7 +655,6 @@ static void one_is_missing(void **state)
 {
 	struct rig r;
 
-	(void)state;
 	rig_open(&r, 16, false);
 	rig_start(&r, 5000, 0);
 	client_close(r.workers[1].phub);
@@ -690,7 +671,6 @@ static void no_move_is_wanted(void **state)
 {
 	struct rig r;
 
-	(void)state;
 	rig_open(&r, 17, false);
 	rig_lose(&r, 0, 0);
 	expect_failure(r.workers[0].phub, -ECONNRESET, "ended the session", NULL);
@@ -703,7 +683,6 @@ static void a_verdict_is_final(void **state)
 {
 	struct rig r;
 
-	(void)state;
 	rig_open(&r, 18, false);
 	rig_start(&r, 30000, 0);
 	fake_box_error(&r.boxes[0], 0, PHUB__ERROR_CODE__ERROR_LOST, "rank 1 was lost");
@@ -715,7 +694,6 @@ static void a_verdict_is_final(void **state)
 /* Who leaves does so at the standby, where the others would wait for it: said before the box died, or after that. */
 static void leaving_on_the_way(void **state)
 {
-	(void)state;
 	for (int early = 0; early < 2; early++) {
 		struct rig r;
 
@@ -750,7 +728,6 @@ static void leaving_for_nowhere(void **state)
 {
 	struct rig r;
 
-	(void)state;
 	rig_open(&r, 21, false);
 	r.boxes[1].deaf = true;
 	rig_lose(&r, 5000, 0);
@@ -766,7 +743,7 @@ static void leaving_for_nowhere(void **state)
 	rig_close(&r);
 }
 
-int main(void)
+TEST_PROGRAM(test_client_move)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(a_box_dies_at_any_time),

@@ -3,16 +3,13 @@
  * Lists of ranks: ranges, and what is left out is counted. And names of keys: found, or not there.
  */
 #include "phub/base/ranks.h"
+#include "tests/unit/cmocka_shim.h"
 
 #include <inttypes.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "client/keyring.h"
 
@@ -30,7 +27,6 @@ static void test_ranges(void **state)
 {
 	static const uint32_t some[] = {3, 64, 65, 66, 67, 99}, pair[] = {0, 1, 5, 6, 7, 1022, 1023};
 
-	(void)state;
 	expect(some, 0, 0, 64, "");
 	expect(some, 1, 1, 64, "3");
 	expect(some, 6, 6, 64, "3, 64-67, 99");
@@ -47,7 +43,6 @@ static void test_bounds(void **state)
 	size_t listed = 1;
 	unsigned more;
 
-	(void)state;
 	for (uint32_t i = 0; i < 512; i++)
 		odd[i] = 2 * i + 1;
 	expect(odd, 512, 512, 32, "1, 3, 5 and 509 more");
@@ -70,7 +65,6 @@ static void test_names(void **state)
 	struct err e = {0};
 	char name[32];
 
-	(void)state;
 	assert_int_equal(keyring_find(&k, "layer.0"), -1);
 	for (int i = 0; i < 5000; i++) {
 		snprintf(name, sizeof(name), "layer.%d", i);
@@ -86,7 +80,7 @@ static void test_names(void **state)
 	assert_int_equal(keyring_find(&k, "layer.0"), -1);
 }
 
-int main(void)
+TEST_PROGRAM(test_client_ranks)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_ranges),

@@ -3,16 +3,13 @@
  * What libphub takes for a result and what not, when a round is over, what becomes of one whose push cannot be sent,
  * and what a push says of its urgency: one worker against the fake box.
  */
+#include "tests/unit/cmocka_shim.h"
 #include "tests/unit/fake_box.h"
 
 #include "client/handle.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
-
-#include <cmocka.h>
 
 #include <errno.h>
 #include <string.h>
@@ -111,7 +108,6 @@ static void a_root_that_is_late(void **state)
 {
 	static const uint32_t counts[3] = {BIG, SMALL, SMALL};
 
-	(void)state;
 	rig_quorum = 1;
 	for (unsigned lossy = 0; lossy < 2; lossy++) {
 		struct rig r;
@@ -138,7 +134,6 @@ static void a_root_that_is_late(void **state)
 
 static void spoil_nothing(struct wire_header *h)
 {
-	(void)h;
 }
 
 static void spoil_type(struct wire_header *h)
@@ -184,7 +179,6 @@ static void only_the_result_is_taken(void **state)
 {
 	static float data[BIG];
 
-	(void)state;
 	for (unsigned i = 0; i < sizeof(spoils) / sizeof(spoils[0]); i++) {
 		struct rig r;
 		int rc;
@@ -206,7 +200,6 @@ static void a_damaged_result_is_dropped(void **state)
 {
 	float data[SMALL], out[SMALL];
 
-	(void)state;
 	for (unsigned i = 1; i < sizeof(spoils) / sizeof(spoils[0]); i++) {
 		struct rig r;
 
@@ -238,7 +231,6 @@ static void a_round_ends_when_nothing_is_read(void **state)
 	struct phub_stats stats = {.size = sizeof(stats)};
 	struct rig r;
 
-	(void)state;
 	rig_open(&r, 40 * MS);
 	assert_int_equal(phub_mem_register(r.phub, data, sizeof(data)), 0);
 	for (unsigned i = 0; i < BIG; i++)
@@ -263,11 +255,6 @@ static struct queue_ops broken_queue_ops;
 static int broken_send(
 	struct queue *q, struct conn *c, const struct wire_header *header, const void *payload, void *cookie)
 {
-	(void)q;
-	(void)c;
-	(void)header;
-	(void)payload;
-	(void)cookie;
 	return -EIO;
 }
 
@@ -291,7 +278,6 @@ static void a_send_that_fails_ends_the_session(void **state)
 	static float data[BIG];
 	struct rig r;
 
-	(void)state;
 	broken.queue_create = broken_queue_create;
 	rig_open_over(&r, transports, 0);
 	assert_int_equal(phub_push_pull(r.phub, 0, data, data, 0), 0);
@@ -320,7 +306,6 @@ static void a_chunk_is_as_urgent_as_its_keys(void **state)
 {
 	struct rig r;
 
-	(void)state;
 	rig_open(&r, 0);
 	assert_int_equal(priority_of(&r, 9, 4), 4);
 	assert_int_equal(priority_of(&r, 5, 8), 5);
@@ -338,7 +323,6 @@ static void leaving_with_a_broken_connection(void **state)
 {
 	struct rig r;
 
-	(void)state;
 	rig_open(&r, 0);
 	r.box.deaf = true;
 	for (unsigned i = 0; i < 2; i++) { /* the second time it pauses before it tries */
@@ -355,7 +339,7 @@ static void leaving_with_a_broken_connection(void **state)
 	rig_close(&r);
 }
 
-int main(void)
+TEST_PROGRAM(test_client_results)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(a_root_that_is_late),

@@ -3,17 +3,14 @@
  * A worker's end of encryption, over a queue that only remembers: no nonce comes twice, whatever is sent again; the
  * caller's memory is only read; a result that is not good changes nothing that may still be needed.
  */
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
-
-#include <cmocka.h>
 
 #include <errno.h>
 #include <string.h>
 
 #include "client/sealed.h"
+#include "tests/unit/cmocka_shim.h"
 
 enum { CHUNKS = 3, BYTES = 256, SENT_MAX = 64, CORE = 2, WINDOW = 2 };
 
@@ -41,8 +38,6 @@ static struct rig rig;
 
 static int rig_send(struct queue *q, struct conn *c, const struct wire_header *h, const void *payload, void *cookie)
 {
-	(void)q;
-	(void)c;
 	assert_non_null(cookie);
 	if (rig.full) {
 		rig.refused++;
@@ -58,8 +53,6 @@ static int rig_send(struct queue *q, struct conn *c, const struct wire_header *h
 
 static void rig_drop(struct queue *q, struct conn *c)
 {
-	(void)q;
-	(void)c;
 }
 
 static const struct queue_ops rig_ops = {.send = rig_send, .drop = rig_drop};
@@ -70,7 +63,6 @@ static int setup(void **state)
 	uint8_t key[PROOF_KEY];
 	struct err e;
 
-	(void)state;
 	memset(r, 0, sizeof(*r));
 	r->queue.ops = &rig_ops;
 	r->conn.queue = &r->queue;
@@ -104,7 +96,6 @@ static int setup(void **state)
 
 static int teardown(void **state)
 {
-	(void)state;
 	lane_drop(&rig.lane);
 	lane_fini(&rig.lane);
 	sealed_close(&rig.sealed);
@@ -140,7 +131,6 @@ static void expect_sent(unsigned i, uint32_t chunk)
 
 static void pushes_are_sealed_in_few_cells(void **state)
 {
-	(void)state;
 	for (uint32_t i = 0; i < CHUNKS; i++)
 		push(i);
 	assert_int_equal(rig.sent_count, WINDOW); /* as many cells */
@@ -157,7 +147,6 @@ static void pushes_are_sealed_in_few_cells(void **state)
 
 static void what_is_refused_is_not_sealed_again(void **state)
 {
-	(void)state;
 	rig.full = true;
 	push(0);
 	assert_int_equal(rig.refused, 1);
@@ -173,7 +162,6 @@ static void what_is_refused_is_not_sealed_again(void **state)
 /* The result came while the push waited to be sent once more: the next round's is another. */
 static void what_waits_for_room_ends_with_its_round(void **state)
 {
-	(void)state;
 	rig.full = true;
 	push(0);
 	rig.full = false;
@@ -190,7 +178,6 @@ static void what_waits_for_room_ends_with_its_round(void **state)
 /* Another epoch while the transport still reads the push: it is sealed anew when it does not any more. */
 static void another_epoch_is_another_nonce(void **state)
 {
-	(void)state;
 	push(0);
 	lane_raise(&rig.lane, 4);
 	lane_pump(&rig.lane, 1);
@@ -223,7 +210,6 @@ static void another_connection_counts_on(void **state)
 {
 	uint64_t last;
 
-	(void)state;
 	push(0);
 	push(1);
 	last = counter_of(1);
@@ -263,7 +249,6 @@ static void results_rise_and_are_opened(void **state)
 	uint8_t into[BYTES], *at;
 	struct wire_header h;
 
-	(void)state;
 	at = result_of(7, 70, &h);
 	assert_int_equal(sealed_result(&rig.sealed, &rig.flights[0], &h, at, into), 0);
 	assert_int_equal(into[9], 70);
@@ -280,7 +265,6 @@ static void a_bad_result_leaves_the_push(void **state)
 	struct wire_header h;
 	uint8_t *at = result_of(7, 70, &h);
 
-	(void)state;
 	at[100] ^= 1;
 	assert_int_equal(sealed_result(&rig.sealed, &rig.flights[0], &h, at, rig.src[0]), -EBADMSG);
 	for (uint32_t i = 0; i < BYTES; i++)
@@ -290,7 +274,7 @@ static void a_bad_result_leaves_the_push(void **state)
 	assert_int_equal(rig.src[0][0], 80);
 }
 
-int main(void)
+TEST_PROGRAM(test_client_sealed)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(pushes_are_sealed_in_few_cells, setup, teardown),

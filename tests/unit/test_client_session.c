@@ -3,14 +3,11 @@
  * A worker's control session against a scripted box: joining, being refused, a box that is late, dead, silent or
  * hostile.
  */
+#include "tests/unit/cmocka_shim.h"
 #include "tests/unit/fake_box.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
-
-#include <cmocka.h>
 
 #include <errno.h>
 #include <stdlib.h>
@@ -137,7 +134,6 @@ static void rig_run_two(struct rig *r, struct fake_box *other, uint64_t ns)
 /* Not up, silent, or without the job: then the other one's turn comes, but not before it had time to come up. */
 static void another_box_is_tried(void **state)
 {
-	(void)state;
 	for (int i = 0; i < 4; i++) {
 		struct fake_box other;
 		struct rig r;
@@ -167,7 +163,6 @@ static void boxes_are_tried_in_turns(void **state)
 {
 	struct rig r;
 
-	(void)state;
 	rig_open(&r, 1, false);
 	rig_join_two(&r, "phub://host0,host6/demo");
 	rig_run(&r, 3000 * MS);
@@ -184,7 +179,6 @@ static void joining(void **state)
 {
 	struct rig r;
 
-	(void)state;
 	rig_open(&r, 2, true);
 	rig_join(&r, 0, NULL);
 	rig_join(&r, 1, NULL);
@@ -202,7 +196,6 @@ static void a_box_that_comes_late(void **state)
 	struct rig r;
 	char text[300];
 
-	(void)state;
 	rig_open(&r, 1, false);
 	loop_net_delay(r.net, 0, 1, MS, MS);
 	rig_join(&r, 0, NULL);
@@ -232,7 +225,6 @@ static void secrets(void **state)
 	struct phub_options o;
 	struct rig r;
 
-	(void)state;
 	rig_open(&r, 3, true);
 	r.box.secret = "open sesame";
 	for (uint32_t i = 0; i < 3; i++) {
@@ -252,7 +244,6 @@ static void a_secret_that_the_box_does_not_know(void **state)
 	struct phub_options o;
 	struct rig r;
 
-	(void)state;
 	rig_open(&r, 1, true);
 	rig_options(&r, &o, 0);
 	o.secret = "mine";
@@ -266,7 +257,6 @@ static void a_box_that_cannot_prove_itself(void **state)
 {
 	struct rig r;
 
-	(void)state;
 	rig_open(&r, 1, true);
 	r.box.wrong_mac = true;
 	rig_join_all(&r);
@@ -296,7 +286,6 @@ static void every_error_code(void **state)
 		{4711, -EREMOTEIO},
 	};
 
-	(void)state;
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		struct rig r;
 
@@ -314,7 +303,6 @@ static void a_busy_box(void **state)
 {
 	struct rig r;
 
-	(void)state;
 	for (int late = 0; late < 2; late++) {
 		rig_open(&r, 1, true);
 		r.box.error_code = PHUB__ERROR_CODE__ERROR_BUSY;
@@ -333,7 +321,6 @@ static void a_silent_box(void **state)
 {
 	struct rig r;
 
-	(void)state;
 	rig_open(&r, 1, true);
 	rig_join(&r, 0, NULL);
 	rig_run(&r, 20000 * MS); /* heartbeats are answered: nothing happens */
@@ -351,7 +338,6 @@ static void a_worker_that_was_stopped(void **state)
 {
 	struct rig r;
 
-	(void)state;
 	rig_open(&r, 1, true);
 	rig_join(&r, 0, NULL);
 	rig_run(&r, 700 * MS);
@@ -366,7 +352,6 @@ static void a_box_that_dies(void **state)
 {
 	struct rig r;
 
-	(void)state;
 	rig_open(&r, 1, true);
 	rig_join_all(&r);
 	fake_box_hang_up(&r.box, 0);
@@ -379,7 +364,6 @@ static void leaving(void **state)
 {
 	struct rig r;
 
-	(void)state;
 	rig_open(&r, 1, true);
 	rig_join_all(&r);
 	client_leave_begin(r.workers[0]);
@@ -395,7 +379,6 @@ static void barriers(void **state)
 {
 	struct rig r;
 
-	(void)state;
 	rig_open(&r, 2, true);
 	rig_join_all(&r);
 	for (int i = 0; i < 3; i++) {
@@ -503,7 +486,6 @@ static void broken_protocol(void **state)
 	static say_fn *const says[] = {say_noise, say_challenge, say_welcome, say_start, say_barrier_done, say_left,
 		say_hello, say_huge_frame};
 
-	(void)state;
 	check_broken(says, sizeof(says) / sizeof(says[0]), false);
 }
 
@@ -511,7 +493,6 @@ static void early_messages(void **state)
 {
 	static say_fn *const says[] = {say_noise, say_welcome, say_start, say_left};
 
-	(void)state;
 	check_broken(says, sizeof(says) / sizeof(says[0]), true);
 }
 
@@ -520,7 +501,6 @@ static void texts_are_made_safe(void **state)
 {
 	struct rig r;
 
-	(void)state;
 	rig_open(&r, 1, true);
 	rig_join_all(&r);
 	fake_box_error(&r.box, 0, PHUB__ERROR_CODE__ERROR_LOST, "a\033[2Jb\nc");
@@ -539,7 +519,6 @@ static void who_went(void **state)
 	uint32_t whys_of[] = {1, UINT32_MAX, 0, 0}, first[2 * SESSION_WHYS] = {0};
 	struct rig r;
 
-	(void)state;
 	rig_open(&r, 1, true);
 	rig_join_all(&r);
 	control.message_case = PHUB__CONTROL__MESSAGE_MEMBERS;
@@ -604,7 +583,6 @@ static void a_large_table(void **state)
 	struct err e;
 	char name[200];
 
-	(void)state;
 	rig_open(&r, 1, true);
 	rig_join_all(&r);
 	for (int i = 0; i < KEYS; i++) {
@@ -623,7 +601,6 @@ static void keys_that_cannot_be(void **state)
 	struct rig r;
 	struct err e;
 
-	(void)state;
 	rig_open(&r, 1, true);
 	rig_join(&r, 0, NULL);
 	assert_int_equal(client_start_begin(r.workers[0], &e), -EINVAL); /* too early */
@@ -649,7 +626,6 @@ static void placements_that_cannot_be(void **state)
 {
 	struct err e;
 
-	(void)state;
 	for (int i = 0; i < 3; i++) {
 		struct rig r;
 
@@ -670,7 +646,6 @@ static void placements_that_cannot_be(void **state)
 /* Data connections are begun anew where nobody answers their handshakes, and given up in the end. */
 static void handshakes_that_nobody_answers(void **state)
 {
-	(void)state;
 	for (int heals = 0; heals < 2; heals++) {
 		struct rig r;
 		struct err e;
@@ -701,7 +676,6 @@ static void handshakes_that_nobody_answers(void **state)
 /* Before its first start a worker has lost nothing with the box: it comes back, and its caller hears nothing of it. */
 static void a_box_is_lost_before_the_start(void **state)
 {
-	(void)state;
 	for (int resumes = 0; resumes < 2; resumes++) {
 		struct phub_options o;
 		struct rig r;
@@ -736,7 +710,6 @@ static void a_box_is_lost_before_the_start(void **state)
  */
 static void leaving_a_lost_box(void **state)
 {
-	(void)state;
 	for (int kind = 0; kind < 3; kind++) {
 		struct phub_options o;
 		float data[100] = {0};
@@ -767,7 +740,7 @@ static void leaving_a_lost_box(void **state)
 	}
 }
 
-int main(void)
+TEST_PROGRAM(test_client_session)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(handshakes_that_nobody_answers),

@@ -2,12 +2,8 @@
 /*
  * What a worker is told about itself: the box's address, rank and world from launchers, options.
  */
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
-
-#include <cmocka.h>
 
 #include <errno.h>
 #include <stdio.h>
@@ -21,6 +17,7 @@
 #include "client/settings.h"
 #include "client/url.h"
 #include "phub/control/job_mirror.h"
+#include "tests/unit/cmocka_shim.h"
 
 static const char *const variables[] = {"RANK", "WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
 	"PMI_RANK", "PMI_SIZE", "SLURM_PROCID", "SLURM_NTASKS", "JOB_COMPLETION_INDEX", "PHUB_HOSTBOX", "PHUB_SECRET",
@@ -28,7 +25,6 @@ static const char *const variables[] = {"RANK", "WORLD_SIZE", "OMPI_COMM_WORLD_R
 
 static int clean_environment(void **state)
 {
-	(void)state;
 	for (size_t i = 0; i < sizeof(variables) / sizeof(variables[0]); i++)
 		unsetenv(variables[i]);
 	return 0;
@@ -54,7 +50,6 @@ static void good_addresses(void **state)
 	struct url url;
 	struct err e;
 
-	(void)state;
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		assert_int_equal(url_parse(cases[i].text, &url, &e), 0);
 		assert_string_equal(url.host, cases[i].host);
@@ -99,7 +94,6 @@ static void bad_addresses(void **state)
 	struct url url;
 	struct err e;
 
-	(void)state;
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		assert_int_equal(url_parse(cases[i].text, &url, &e), -EINVAL);
 		if (!strstr(e.text, cases[i].says))
@@ -130,7 +124,6 @@ static void hostbox(void **state)
 	struct settings s;
 	struct err e;
 
-	(void)state;
 	expect_hostbox("phub://box/demo", NULL, false);
 	expect_hostbox("phub://box/demo", "", false);
 	expect_hostbox("phub://box/demo", "none", false);
@@ -151,7 +144,6 @@ static void two_boxes(void **state)
 	struct url url;
 	struct err e;
 
-	(void)state;
 	assert_int_equal(url_parse("phub://box/demo", &url, &e), 0);
 	assert_string_equal(url.other.host, "");
 	assert_int_equal(url_parse("phub://[::1]:8,other:9/demo", &url, &e), 0);
@@ -188,7 +180,6 @@ static void launchers(void **state)
 	struct err e;
 	int rank = -1, world = -1;
 
-	(void)state;
 	discover(-1, -1, 0, 1);
 	discover(2, 3, 2, 3);
 	setenv("SLURM_PROCID", "5", 1);
@@ -234,7 +225,6 @@ static void launched(void **state)
 {
 	int rank = 7, world = 7;
 
-	(void)state;
 	assert_int_equal(phub_launched(&rank, &world), 0);
 	assert_true(rank == 0 && world == 1);
 	setenv("PMI_RANK", "3", 1);
@@ -252,7 +242,6 @@ static void ranks_without_launcher(void **state)
 	struct err e;
 	int rank = -1, world = 4;
 
-	(void)state;
 	assert_int_equal(launcher_discover(&rank, &world, &e), -EINVAL);
 	rank = 1;
 	world = -1;
@@ -284,7 +273,6 @@ static void refuse_half(const char *set, const char *missing, const char *value)
 
 static void half_set_launchers(void **state)
 {
-	(void)state;
 	for (size_t i = 0; i < 8; i += 2) {
 		refuse_half(variables[i], variables[i + 1], "2");
 		refuse_half(variables[i + 1], variables[i], "4");
@@ -317,7 +305,6 @@ static void options(void **state)
 	struct phub_hyper hyper;
 	struct phub_options o;
 
-	(void)state;
 	expect_settings(NULL, 0, "");
 	phub_options_init(&o);
 	expect_settings(&o, 0, "");
@@ -360,7 +347,6 @@ static void dscp(void **state)
 	struct settings s;
 	struct err e;
 
-	(void)state;
 	setenv("PHUB_RDMA_DSCP", "26", 1);
 	assert_int_equal(settings_init(&s, "phub://box/demo", NULL, &e), 0);
 	assert_int_equal(s.rdma_dscp, 26);
@@ -379,7 +365,6 @@ static void older_options(void **state)
 	struct settings s;
 	struct err e;
 
-	(void)state;
 	phub_options_init(&o);
 	o.size = offsetof(struct phub_options, timeout_ms);
 	o.timeout_ms = -77;
@@ -398,7 +383,6 @@ static void secrets(void **state)
 	struct settings s;
 	struct err e;
 
-	(void)state;
 	assert_true(fd >= 0 && write(fd, "from file\n", 10) == 10);
 	close(fd);
 	phub_options_init(&o);
@@ -440,7 +424,6 @@ static void expect_no_etcd(const char *url, const char *words)
 
 static void by_etcd(void **state)
 {
-	(void)state;
 	assert_false(find_is_wanted(NULL) || find_is_wanted("phub://box/job") || find_is_wanted("phub+etcd:/h/j"));
 	unsetenv("PHUB_ETCD");
 	expect_no_etcd("phub+etcd:///job", "names no etcd, and PHUB_ETCD is not set");
@@ -449,7 +432,7 @@ static void by_etcd(void **state)
 	expect_no_etcd("phub+etcd://h/a/b", "use phub+etcd://host[:port]");
 }
 
-int main(void)
+TEST_PROGRAM(test_client_url)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(good_addresses),

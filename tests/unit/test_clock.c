@@ -10,7 +10,6 @@ static void test_now_never_goes_back(void **state)
 {
 	uint64_t last_ns = clock_now_ns();
 
-	(void)state;
 	for (int i = 0; i < 100000; i++) {
 		uint64_t now_ns = clock_now_ns();
 
@@ -24,7 +23,6 @@ static void test_outside_goes_on(void **state)
 {
 	uint64_t begin_ns = clock_now_ns(), first_ns = clock_outside_ns(), last_ns = first_ns;
 
-	(void)state;
 	while (last_ns < first_ns + 20 * NS_PER_MS) {
 		uint64_t now_ns = clock_outside_ns();
 
@@ -39,7 +37,6 @@ static void test_thread_cpu(void **state)
 {
 	uint64_t begin_ns = clock_now_ns(), cpu_ns = clock_thread_cpu_ns(), slept_ns;
 
-	(void)state;
 	nanosleep(&(struct timespec){.tv_nsec = 50 * NS_PER_MS}, NULL);
 	slept_ns = clock_now_ns() - begin_ns;
 	assert_true(slept_ns >= 50 * NS_PER_MS);
@@ -55,7 +52,6 @@ static void test_thread_cpu(void **state)
 
 static void test_deadline(void **state)
 {
-	(void)state;
 	assert_int_equal(clock_deadline_ns(5, 0), 5);
 	assert_int_equal(clock_deadline_ns(5, 3), 5 + 3 * NS_PER_MS);
 	assert_true(clock_deadline_ns(5, -1) == CLOCK_NEVER);
@@ -65,7 +61,6 @@ static void test_deadline(void **state)
 
 static void test_timeout(void **state)
 {
-	(void)state;
 	assert_int_equal(clock_timeout_ms(5, CLOCK_NEVER), -1);
 	assert_int_equal(clock_timeout_ms(5, 5), 0);
 	assert_int_equal(clock_timeout_ms(5, 4), 0);
@@ -75,7 +70,7 @@ static void test_timeout(void **state)
 	assert_int_equal(clock_timeout_ms(0, CLOCK_NEVER - 1), INT_MAX);
 }
 
-int main(void)
+TEST_PROGRAM(test_clock)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_now_never_goes_back),

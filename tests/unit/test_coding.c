@@ -89,7 +89,6 @@ static void check_sum(const struct bench *b)
 /* Ways of three pushes to come: coded, plain, or plain and held. */
 static void test_all_ways_make_the_same_bits(void **state)
 {
-	(void)state;
 	for (unsigned ways = 0; ways < 3 * 3 * 3; ways++) {
 		for (unsigned fixed = 0; fixed < 2; fixed++) {
 			struct bench *b = sparse_bench();
@@ -122,7 +121,6 @@ static void test_lists_of_an_association(void **state)
 	struct association *a;
 	struct err e;
 
-	(void)state;
 	assert_int_equal(association_parse("[[0,1],[2,3]]", 4, &a, &e), 0);
 	b->spec.reproducible = true;
 	b->spec.association = a;
@@ -149,7 +147,6 @@ static void test_a_held_payload_is_forgotten(void **state)
 {
 	struct bench *b = sparse_bench();
 
-	(void)state;
 	bench_open(b, 2, 8);
 	sparse_fill(b, 50);
 	assert_int_equal(bench_push(b, 0, WIRE_PUSH, 1, 0, true), 1);
@@ -186,7 +183,6 @@ static void test_results_go_coded_where_that_is_shorter(void **state)
 	const struct coding_tally *tally;
 	uint64_t bytes = 0;
 
-	(void)state;
 	bench_open(b, 2, 0);
 	for (uint64_t round = 1; round <= 6; round++) {
 		bool few = round % 2;
@@ -213,7 +209,6 @@ static void test_results_that_are_mapped_are_plain(void **state)
 {
 	struct bench *b = sparse_bench();
 
-	(void)state;
 	bench_open(b, 2, UINT_MAX);
 	sparse_fill(b, 64);
 	bench_push_all(b, 1, 0, true);
@@ -231,7 +226,6 @@ static void test_nan_is_zeroed(void **state)
 {
 	struct bench *b = sparse_bench();
 
-	(void)state;
 	b->spec.nan = NAN_ZERO;
 	bench_open(b, 2, 0);
 	sparse_fill(b, 100);
@@ -252,7 +246,6 @@ static void test_nan_fails_and_is_named(void **state)
 	struct bench *b = sparse_bench();
 	struct mail mail;
 
-	(void)state;
 	b->spec.nan = NAN_FAIL;
 	bench_open(b, 2, 0);
 	sparse_fill(b, 100);
@@ -275,7 +268,6 @@ static void test_a_step_takes_a_coded_push(void **state)
 	struct bench *b = sparse_bench();
 	float weight[CHUNK_ELEMENTS];
 
-	(void)state;
 	b->spec.optimizer = OPTIMIZER_SGD;
 	b->spec.sync = SYNC_ASYNC;
 	b->spec.nan = NAN_ZERO;
@@ -321,13 +313,11 @@ static void finish(struct stand *s)
 
 static void spoil_values(struct wire_header *h, uint8_t *code)
 {
-	(void)h;
 	code[0]++;
 }
 
 static void spoil_form(struct wire_header *h, uint8_t *code)
 {
-	(void)h;
 	code[4] = 2;
 }
 
@@ -338,13 +328,11 @@ static void spoil_gap(struct wire_header *h, uint8_t *code)
 
 static void spoil_zero(struct wire_header *h, uint8_t *code)
 {
-	(void)h;
 	memset(code + SPARSE_HEAD_BYTES, 0, sizeof(float));
 }
 
 static void spoil_short(struct wire_header *h, uint8_t *code)
 {
-	(void)code;
 	h->length--;
 }
 
@@ -355,19 +343,16 @@ static void spoil_long(struct wire_header *h, uint8_t *code)
 
 static void spoil_tiny(struct wire_header *h, uint8_t *code)
 {
-	(void)code;
 	h->length = SPARSE_HEAD_BYTES - 1;
 }
 
 static void spoil_whole(struct wire_header *h, uint8_t *code)
 {
-	(void)code;
 	h->length = STAND_ELEMENTS * sizeof(float);
 }
 
 static void spoil_type(struct wire_header *h, uint8_t *code)
 {
-	(void)code;
 	h->type = WIRE_INIT;
 }
 
@@ -388,7 +373,6 @@ static void test_what_is_malformed_ends_its_connection(void **state)
 		{spoil_type, -EPROTO},
 	};
 
-	(void)state;
 	for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		struct stand *s = stand_open_sparse(2, 8);
 		uint8_t code[STAND_ELEMENTS * sizeof(float)] = {0};
@@ -415,7 +399,6 @@ static void test_what_is_malformed_ends_its_connection(void **state)
 /* Of a dense key; and where it could be changed after it was looked at. */
 static void test_where_nothing_may_be_coded(void **state)
 {
-	(void)state;
 	for (unsigned i = 0; i < 2; i++) {
 		struct stand *s = i == 0 ? stand_open(1, 8, false) : stand_open_sparse(1, UINT_MAX);
 		uint8_t code[STAND_ELEMENTS * sizeof(float)];
@@ -437,7 +420,6 @@ static void test_a_slot_is_given_back_at_once(void **state)
 	const struct coding_tally *tally = &s->shard->counters.sparse_pushes;
 	uint8_t code[STAND_ELEMENTS * sizeof(float)];
 
-	(void)state;
 	coded_message(s, code, true);
 	stand_steps(s, 1);
 	assert_int_equal(s->script.released, 1);
@@ -453,7 +435,7 @@ static void test_a_slot_is_given_back_at_once(void **state)
 	finish(s);
 }
 
-int main(void)
+TEST_PROGRAM(test_coding)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_all_ways_make_the_same_bits),

@@ -4,18 +4,15 @@
  * was.
  */
 #include "phub/control/config.h"
+#include "tests/unit/cmocka_shim.h"
 
 #include <errno.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 static int parse(struct config *config, const char *text, struct err *e)
 {
@@ -48,7 +45,6 @@ static void test_etcd(void **state)
 {
 	struct config config;
 
-	(void)state;
 	expect_good("etcd: [http://a:1, 'b:2']\nbox: b0\n", &config);
 	assert_string_equal(config.etcd, "http://a:1,b:2");
 	assert_string_equal(config.etcd_prefix, "/phub");
@@ -65,7 +61,6 @@ static void test_defaults(void **state)
 {
 	struct config config;
 
-	(void)state;
 	expect_good("", &config);
 	assert_int_equal(config.listen_count, 1);
 	assert_string_equal(config.listen[0].host, "127.0.0.1");
@@ -87,7 +82,6 @@ static void test_values(void **state)
 {
 	struct config config;
 
-	(void)state;
 	expect_good("listen: ['127.0.0.1:7000', '[::1]:7001', 'box.local:0', '*:9']\n"
 		    "data_ports: 8000-8003\n"
 		    "transports: [shm]\n"
@@ -137,7 +131,6 @@ static void test_values(void **state)
 
 static void test_refusals(void **state)
 {
-	(void)state;
 	expect_bad("window: 64\ncorse: 2\n",
 		"phubd.yaml:2: unknown key 'corse'; near it: cores; phubd --dump-config says all");
 	expect_bad("checkpoint_target: /x\n", "unknown key 'checkpoint_target'; near it: checkpoint_targets");
@@ -203,7 +196,6 @@ static void test_size(void **state)
 	struct config config;
 	struct err e = {0};
 
-	(void)state;
 	memset(text, '#', bytes);
 	config_init(&config);
 	assert_int_equal(config_parse(&config, text, bytes, "x", &e), -EFBIG);
@@ -217,7 +209,6 @@ static void test_set(void **state)
 	struct config config;
 	struct err e = {0};
 
-	(void)state;
 	config_init(&config);
 	assert_int_equal(config_set(&config, "listen=[::1]:0, 127.0.0.1:0", &e), 0);
 	assert_int_equal(config.listen_count, 2);
@@ -274,7 +265,6 @@ static void test_dump_is_read_back(void **state)
 	struct config config, again;
 	char *first, *second;
 
-	(void)state;
 	expect_good("listen: ['127.0.0.1:7000', '[::1]:7001', '*:9']\ncores: [0, 5-6]\nmemory_max: 3000000000\n"
 		    "interface: \"eth'0\"\ndata_ports: any\ncreate: never\n"
 		    "create_secret_file: '/a path: with # in it'\njobs:\n  - {name: \"a'b\", secret_env: X_1, world: "
@@ -314,7 +304,6 @@ static void expect_finish(const char *text, const char *words)
 
 static void test_finish(void **state)
 {
-	(void)state;
 	expect_finish("", NULL);
 	expect_finish("listen: ['[::1]:0', '127.0.0.2:0']\n", NULL);
 	expect_finish("listen: '0.0.0.0:7077'\n",
@@ -406,7 +395,6 @@ static void test_racks(void **state)
 	char path[] = "/tmp/phub-test-racks-XXXXXX";
 	int fd = mkstemp(path);
 
-	(void)state;
 	assert_int_equal(write(fd, racks_text, sizeof(racks_text) - 1), sizeof(racks_text) - 1);
 	expect_racks(path, "", "box a of rack r0 in ", "");
 	expect_racks(path, "", "; no box is above it", "");
@@ -444,7 +432,6 @@ static void test_uplinks(void **state)
 	struct config config;
 	struct err e;
 
-	(void)state;
 	config_init(&config);
 	assert_int_equal(
 		parse(&config,
@@ -475,7 +462,6 @@ static void test_slots(void **state)
 	struct config config;
 	struct err e;
 
-	(void)state;
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		expect_good(cases[i].text, &config);
 		assert_int_equal(config_finish(&config, &e), 0);
@@ -491,7 +477,6 @@ static void test_secret_files(void **state)
 	struct config config;
 	struct err e = {0};
 
-	(void)state;
 	assert_true(fd >= 0);
 	snprintf(text, sizeof(text), "listen: '0.0.0.0:0'\ncreate: secret\ncreate_secret_file: %s\n", path);
 	expect_finish(text, "the secret has 0 bytes");
@@ -509,7 +494,6 @@ static void test_secret_files(void **state)
 
 static void test_names(void **state)
 {
-	(void)state;
 	assert_true(config_job_name_valid("resnet50.run-3"));
 	assert_false(config_job_name_valid(""));
 	assert_false(config_job_name_valid("a b"));
@@ -518,7 +502,7 @@ static void test_names(void **state)
 	assert_false(config_job_name_valid("\xc3\xa4"));
 }
 
-int main(void)
+TEST_PROGRAM(test_config)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_defaults),

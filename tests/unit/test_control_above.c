@@ -4,18 +4,15 @@
  * root itself.
  */
 #include "tests/unit/above_rig.h"
+#include "tests/unit/cmocka_shim.h"
 
 #include <errno.h>
 #include <inttypes.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include "phub/base/crc.h"
 #include "phub/control/job.h"
@@ -33,7 +30,6 @@ static void test_joins(void **state)
 	struct said said;
 	struct scene s;
 
-	(void)state;
 	scene_open(&s);
 	scene_tell(&s, &plain);
 	said_join(&said);
@@ -120,7 +116,6 @@ static void test_wrong_starts(void **state)
 		{wrong_round, "the box above runs it otherwise than its workers here", ERROR_OF(LOST)},
 	};
 
-	(void)state;
 	for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		struct said said;
 		struct scene s;
@@ -142,7 +137,6 @@ static void test_starts_too_early(void **state)
 	struct said said;
 	struct scene s;
 
-	(void)state;
 	scene_open(&s);
 	scene_tell(&s, &plain);
 	said_init(&said);
@@ -167,7 +161,6 @@ static void test_goes_too_early(void **state)
 {
 	struct scene s;
 
-	(void)state;
 	scene_open(&s);
 	scene_tell(&s, &plain);
 	for (unsigned i = 0; i < 2; i++)
@@ -197,7 +190,6 @@ static void test_beside_is_silent(void **state)
 	struct said said;
 	struct scene s;
 
-	(void)state;
 	scene_open(&s);
 	scene_tell(&s, &plain);
 	said_exchange(&said);
@@ -220,7 +212,6 @@ static void test_places_for_later(void **state)
 	struct said said;
 	struct scene s;
 
-	(void)state;
 	scene_open(&s);
 	scene_tell(&s, &again);
 	said_init(&said);
@@ -237,7 +228,6 @@ static void test_joins_twice(void **state)
 	struct said said;
 	struct scene s;
 
-	(void)state;
 	scene_open(&s);
 	scene_tell(&s, &plain);
 	said_init(&said);
@@ -258,7 +248,6 @@ static void test_dial_ends_in_time(void **state)
 	struct said said;
 	struct scene s;
 
-	(void)state;
 	scene_open(&s);
 	scene_tell(&s, &plain);
 	said_init(&said);
@@ -329,7 +318,6 @@ static void test_breaks_again_and_again(void **state)
 	struct conn *conn;
 	struct scene s;
 
-	(void)state;
 	conn = upper_carries(&s, &queue);
 	assert_non_null(conn);
 	upper_flaps(&s, queue, &conn, 8);
@@ -351,9 +339,6 @@ static void test_breaks_again_and_again(void **state)
 
 static int refuse(struct queue *q, struct conn *c, const struct conn_spec *spec)
 {
-	(void)q;
-	(void)c;
-	(void)spec;
 	return -ENOMEM;
 }
 
@@ -366,7 +351,6 @@ static void test_is_not_taken(void **state)
 	struct conn *conn;
 	struct scene s;
 
-	(void)state;
 	conn = upper_carries(&s, &queue);
 	up = s.rig.box->cores[0]->uplinks[0];
 	ops = up->ops;
@@ -404,7 +388,6 @@ static void test_rank_is_above(void **state)
 	struct said said;
 	struct scene s;
 
-	(void)state;
 	scene_open(&s);
 	actor_table(&s.worker[0], &shrinks, KEYS, ELEMENTS);
 	rig_wait(&s.rig, 10);
@@ -447,7 +430,6 @@ static void test_notices(void **state)
 	struct said said;
 	struct scene s;
 
-	(void)state;
 	scene_open(&s);
 	scene_tell(&s, &plain);
 	said_join(&said);
@@ -489,7 +471,6 @@ static void test_cores_know_the_lease(void **state)
 	struct control *c;
 	struct err e;
 
-	(void)state;
 	rig_open(&s.rig, 2, settings);
 	c = &s.rig.box->control;
 	expect_lease(&s.rig, 0);
@@ -549,7 +530,6 @@ static void test_turns(void **state)
 {
 	struct scene s;
 
-	(void)state;
 	scene_open_below(&s, "uplink=10.1.1.1:7077, phub://10.1.1.2:7078,10.1.1.9:7077,10.1.1.4:7077");
 	snprintf(above.answers, sizeof(above.answers), "nobody");
 	for (uint32_t i = 0; i < 2; i++)
@@ -597,7 +577,6 @@ static void test_advice(void **state)
 	char uplink[128];
 	struct scene s;
 
-	(void)state;
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		const char *advice;
 
@@ -628,7 +607,6 @@ static void test_stale_root(void **state)
 {
 	struct scene s;
 
-	(void)state;
 	scene_open(&s);
 	above.root = 3;
 	for (uint32_t i = 0; i < 2; i++)
@@ -655,7 +633,6 @@ static void test_promotes_nobody(void **state)
 	struct scene s;
 	struct err e;
 
-	(void)state;
 	scene_open(&s);
 	assert_int_equal(above_epoch(&s.rig.box->control), 0);
 	assert_int_equal(promotion_ask(&s.rig.box->control, "me", "", false, &how, &e), -EPERM);
@@ -670,7 +647,6 @@ static void test_sibling(void **state)
 	static const char *const named[] = {"10.1.1.7", "10.1.1.9", NULL};
 	struct scene s;
 
-	(void)state;
 	for (unsigned i = 0; i < 3; i++) {
 		upper_names = named[i];
 		scene_open(&s);
@@ -702,7 +678,6 @@ static void test_sibling_by_racks(void **state)
 	int fd = mkstemp(path);
 	struct scene s;
 
-	(void)state;
 	assert_true(fd >= 0);
 	assert_int_equal(write(fd, file, sizeof(file) - 1), sizeof(file) - 1);
 	close(fd);
@@ -729,7 +704,6 @@ static void test_both_above_die(void **state)
 {
 	struct scene s;
 
-	(void)state;
 	upper_names = "10.1.1.7";
 	scene_open(&s);
 	scene_tell(&s, &plain);
@@ -753,7 +727,7 @@ static void test_both_above_die(void **state)
 	upper_names = NULL;
 }
 
-int main(void)
+TEST_PROGRAM(test_control_above)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_joins),

@@ -3,17 +3,14 @@
  * A box above, as boxes below and workers see it: who is where, what starts, and who is told what when something is
  * wrong.
  */
+#include "tests/unit/cmocka_shim.h"
 #include "tests/unit/control_rig.h"
 
 #include <errno.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "phub/control/job.h"
 #include "phub/control/job_below.h"
@@ -110,7 +107,6 @@ static void test_starts(void **state)
 {
 	struct scene s;
 
-	(void)state;
 	scene_start(&s);
 	assert_int_equal(actor_hear(&s.box), PHUB__CONTROL__MESSAGE_START);
 	assert_int_equal(s.box.last->start->rank, WORLD); /* behind all ranks */
@@ -140,7 +136,6 @@ static void test_root_is_below(void **state)
 	const uint32_t ranks[] = {0, 1, 2};
 	struct scene s = {.rig = {0}};
 
-	(void)state;
 	rig_open(&s.rig, 1, NULL);
 	worker_join(&s.rig, &s.worker, 1, 3);
 	box_join(&s.rig, &s.box, 2);
@@ -162,7 +157,6 @@ static void test_gone_before_the_start(void **state)
 	const uint32_t ranks[] = {1, 2};
 	struct scene s;
 
-	(void)state;
 	scene_open(&s);
 	actor_gather(&s.box, ranks, 2, 1, 0);
 	actor_table(&s.box, &plain, 1, ELEMENTS);
@@ -183,7 +177,6 @@ static void test_lost(void **state)
 {
 	struct scene s;
 
-	(void)state;
 	scene_start(&s);
 	actor_hang_up(&s.box);
 	memset(&s.box, 0, sizeof(s.box));
@@ -198,7 +191,6 @@ static void test_silent(void **state)
 {
 	struct scene s;
 
-	(void)state;
 	scene_start(&s);
 	for (unsigned i = 0; i < 60 && s.box.error_code == 0; i++) {
 		rig_wait(&s.rig, 1000);
@@ -242,7 +234,6 @@ static void test_failed_below(void **state)
 		{ERROR_OF(LOST), 1, "x (told by box y)", ERROR_OF(LOST), 1, "x (told by box y)"},
 	};
 
-	(void)state;
 	for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		struct scene s;
 
@@ -284,7 +275,6 @@ static void test_shrinks(void **state)
 	const uint32_t two[] = {1, 3};
 	struct scene s;
 
-	(void)state;
 	scene_start_as(&s, &shrinks);
 	actor_hang_up(&s.box);
 	rig_wait(&s.rig, 10);
@@ -315,7 +305,6 @@ static void test_joins(void **state)
 	const uint32_t ranks[] = {1, 2, 3};
 	struct scene s;
 
-	(void)state;
 	scene_start_as(&s, &shrinks);
 	actor_barrier(&s.worker, 1);
 	actor_barrier(&s.box, 1);
@@ -358,7 +347,6 @@ static void test_deserted(void **state)
 {
 	struct scene s;
 
-	(void)state;
 	scene_start_as(&s, &shrinks);
 	say_deserted(&s.box, "rank 1 (there) was lost");
 	rig_wait(&s.rig, 10);
@@ -377,7 +365,6 @@ static void test_fails_below(void **state)
 {
 	struct scene s;
 
-	(void)state;
 	scene_start_as(&s, &shrinks);
 	say_failure(&s.box, ERROR_OF(LOST), 2, "rank 2 (there) was lost, and no other took its place");
 	rig_wait(&s.rig, 10);
@@ -391,7 +378,6 @@ static void test_waits(void **state)
 	const uint32_t one[] = {3}, two[] = {1, 3};
 	struct scene s;
 
-	(void)state;
 	scene_start_as(&s, &waits);
 	actor_hang_up(&s.box);
 	rig_wait(&s.rig, 10);
@@ -414,7 +400,6 @@ static void test_waits_in_vain(void **state)
 {
 	struct scene s;
 
-	(void)state;
 	scene_start_as(&s, &waits);
 	actor_hang_up(&s.box);
 	for (unsigned i = 0; i < 310 && s.worker.error_code == 0; i++) {
@@ -434,7 +419,6 @@ static void test_emptied_place(void **state)
 	struct actor late = {.rig = NULL};
 	struct scene s;
 
-	(void)state;
 	scene_start_as(&s, &waits);
 	actor_hang_up(&s.box);
 	for (uint32_t rank = 1; rank < WORLD; rank++) {
@@ -476,7 +460,6 @@ static void test_newcomer_lost(void **state)
 	const uint32_t two[] = {1, 3}, all[] = {1, 2, 3};
 	struct scene s;
 
-	(void)state;
 	scene_start_as(&s, &waits);
 	actor_hang_up(&s.box);
 	rig_wait(&s.rig, 10);
@@ -516,7 +499,6 @@ static void test_association(void **state)
 	static const struct rig_job same = {.generation = 1, .lost = LOST_SHRINK, .reproducible = true};
 	struct scene s;
 
-	(void)state;
 	scene_start_as(&s, &same);
 	expect_association(&s, "[0,[1,2,3]]");
 	actor_gather(&s.box, (const uint32_t[]){2}, 1, 3, 0);
@@ -547,7 +529,6 @@ static void test_rank_is_below(void **state)
 {
 	struct scene s;
 
-	(void)state;
 	for (unsigned i = 0; i < 2; i++) {
 		scene_start_as(&s, i ? &shrinks : &plain);
 		actor_dial(&s.rig, &s.other, 3);
@@ -561,7 +542,6 @@ static void test_no_box(void **state)
 {
 	struct scene s;
 
-	(void)state;
 	scene_start(&s);
 	actor_dial(&s.rig, &s.other, 3);
 	expect_no_box(&s, 0, WORLD, ERROR_OF(BUSY), "it runs here already, without that box");
@@ -582,7 +562,6 @@ static void test_wrong_gatherings(void **state)
 	const uint32_t beyond[] = {1, WORLD}, here[] = {0}, mine[] = {1};
 	struct scene s;
 
-	(void)state;
 	scene_open(&s);
 	actor_gather(&s.worker, mine, 1, 1, 0);
 	expect(&s.worker, ERROR_OF(PROTOCOL), "a gathering of ranks by a worker");
@@ -631,7 +610,6 @@ static void test_not_spread(void **state)
 			"sync ssp and async: not yet"},
 	};
 
-	(void)state;
 	for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		struct scene s;
 
@@ -678,7 +656,6 @@ static void test_places_for_later(void **state)
 	const uint32_t some[] = {2, 3}, one[] = {1};
 	struct scene s = {.rig = {0}};
 
-	(void)state;
 	rig_open(&s.rig, 2, NULL);
 	worker_join(&s.rig, &s.worker, 1, 0);
 	actor_table(&s.worker, &again, 1, ELEMENTS);
@@ -702,7 +679,6 @@ static void test_places_for_more(void **state)
 	struct actor more[3];
 	struct scene s;
 
-	(void)state;
 	scene_start_as(&s, &shrinks);
 	actor_hang_up(&s.box);
 	rig_wait(&s.rig, 10);
@@ -727,7 +703,6 @@ static void test_begins_without_some(void **state)
 	Phub__Gather gather = PHUB__GATHER__INIT;
 	struct scene s;
 
-	(void)state;
 	scene_open(&s);
 	gather.number = 1;
 	gather.ranks = one;
@@ -756,7 +731,6 @@ static void test_gathers_late(void **state)
 	Phub__Gather gather = PHUB__GATHER__INIT;
 	struct scene s;
 
-	(void)state;
 	scene_start(&s);
 	gather.number = 3;
 	s.rig.box->control.jobs->state = JOB_LOADING;
@@ -768,7 +742,7 @@ static void test_gathers_late(void **state)
 	scene_close(&s);
 }
 
-int main(void)
+TEST_PROGRAM(test_control_below)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_starts),

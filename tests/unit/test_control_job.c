@@ -3,16 +3,13 @@
  * Jobs: forming, comparing tables, starting, failing, leaving, starting anew; and that every wait and every failure
  * names who is meant.
  */
+#include "tests/unit/cmocka_shim.h"
 #include "tests/unit/control_rig.h"
 
 #include <errno.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "phub/control/job.h"
 
@@ -87,7 +84,6 @@ static void test_start(void **state)
 	const struct generation *running;
 	struct team t;
 
-	(void)state;
 	team_open(&t, 3, 2, NULL);
 	team_start(&t, &job, 4, 1024);
 	for (uint32_t i = 0; i < 3; i++) {
@@ -121,7 +117,6 @@ static void test_who_takes_parts(void **state)
 		{.generation = 1, .optimizer = 1, .lr = 0.1, .sync = 2},
 	};
 
-	(void)state;
 	for (unsigned i = 0; i < sizeof(jobs) / sizeof(jobs[0]); i++) {
 		struct team t;
 
@@ -139,7 +134,6 @@ static void test_keys_in_pieces(void **state)
 	struct rig_job job = {.generation = 1};
 	struct team t;
 
-	(void)state;
 	team_open(&t, 1, 1, NULL);
 	actor_job(&t.a[0], &job, 100);
 	actor_keys(&t.a[0], 1, 0, 60, 5);
@@ -187,7 +181,6 @@ static void test_bad_tables(void **state)
 	static const char *const settings[] = {"keys_max=8", NULL};
 	struct team t;
 
-	(void)state;
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		team_open(&t, 2, 1, settings);
 		actor_job(&t.a[0], &cases[i].job, cases[i].key_count);
@@ -231,7 +224,6 @@ static void test_mismatch(void **state)
 	static const char *const settings[] = {"datagram_seal=none", NULL};
 	struct team t;
 
-	(void)state;
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		team_open(&t, 3, 1, settings);
 		actor_table(&t.a[0], &cases[i].first, cases[i].keys[0], cases[i].elements[0]);
@@ -248,7 +240,6 @@ static void test_mismatch_waits_for_all(void **state)
 	struct rig_job job = {.generation = 1};
 	struct team t;
 
-	(void)state;
 	rig_open(&t.rig, 1, NULL);
 	t.world = 3;
 	for (uint32_t i = 0; i < 2; i++) {
@@ -270,7 +261,6 @@ static void test_mismatch_does_not_wait_for_ever(void **state)
 	struct rig_job job = {.generation = 1};
 	struct team t;
 
-	(void)state;
 	rig_open(&t.rig, 1, NULL);
 	t.world = 2;
 	for (uint32_t i = 0; i < 2; i++) {
@@ -291,7 +281,6 @@ static void test_never_comes(void **state)
 {
 	struct team t;
 
-	(void)state;
 	rig_open(&t.rig, 1, NULL);
 	t.world = 2;
 	for (uint32_t i = 0; i < 2; i++) {
@@ -317,7 +306,6 @@ static void test_lost(void **state)
 {
 	struct team t, u;
 
-	(void)state;
 	team_open(&t, 3, 2, NULL);
 	team_start(&t, NULL, 3, 100);
 	actor_hang_up(&t.a[1]);
@@ -341,7 +329,6 @@ static void test_silent(void **state)
 {
 	struct team t;
 
-	(void)state;
 	team_open(&t, 3, 1, NULL);
 	team_start(&t, NULL, 1, 100);
 	for (int i = 0; i < 30; i++) {
@@ -373,7 +360,6 @@ static void test_box_was_stopped(void **state)
 {
 	struct team t;
 
-	(void)state;
 	team_open(&t, 2, 1, NULL);
 	team_start(&t, NULL, 1, 100);
 	t.rig.now_ns += 60000000000ull;
@@ -390,7 +376,6 @@ static void test_memory_limit(void **state)
 	struct rig_job job = {.generation = 1};
 	struct team t;
 
-	(void)state;
 	team_open(&t, 2, 1, settings);
 	for (uint32_t i = 0; i < 2; i++)
 		actor_table(&t.a[i], &job, 1, 1 << 19); /* 2 MiB of result and as much of sums, and tables */
@@ -414,7 +399,6 @@ static void test_hyper(void **state)
 	struct rig_job job = {.generation = 1, .optimizer = 1, .lr = 0.5};
 	struct team t;
 
-	(void)state;
 	team_open(&t, 2, 2, NULL);
 	team_start(&t, &job, 4, 10000);
 	actor_hyper(&t.a[0], 1, 0.25);
@@ -448,7 +432,6 @@ static void test_hyper_stepwise(void **state)
 	struct rig_job job = {.generation = 1, .optimizer = 1, .lr = 0.5, .sync = 2};
 	struct team t;
 
-	(void)state;
 	team_open(&t, 2, 1, NULL);
 	team_start(&t, &job, 1, 16);
 	assert_int_equal(t.a[0].last->start->result_offset, 0);
@@ -489,7 +472,6 @@ static void test_hyper_flood(void **state)
 	struct team t;
 	struct job *running;
 
-	(void)state;
 	team_open(&t, 2, 1, NULL);
 	team_start(&t, &job, 1, 16);
 	running = t.rig.box->control.jobs;
@@ -511,7 +493,6 @@ static void test_barrier(void **state)
 {
 	struct team t;
 
-	(void)state;
 	team_open(&t, 3, 1, NULL);
 	actor_barrier(&t.a[0], 1);
 	actor_barrier(&t.a[2], 1);
@@ -532,7 +513,6 @@ static void test_leave_while_others_wait(void **state)
 {
 	struct team t;
 
-	(void)state;
 	team_open(&t, 2, 1, NULL);
 	team_start(&t, NULL, 1, 1);
 	actor_barrier(&t.a[0], 1);
@@ -554,7 +534,6 @@ static void test_rekey(void **state)
 	struct rig_job job = {.generation = 1};
 	struct team t;
 
-	(void)state;
 	team_open(&t, 2, 2, NULL);
 	for (; job.generation <= 20; job.generation++) {
 		team_start(&t, &job, 1 + job.generation % 3, 1000 * job.generation);
@@ -577,7 +556,6 @@ static void test_data_connections(void **state)
 	struct actor stranger;
 	struct team t;
 
-	(void)state;
 	team_open(&t, 2, 2, settings);
 	assert_int_equal(actor_connect(&t.a[0], 0, t.a[0].key, &conn), -ENOENT); /* nothing runs yet */
 	transport_loop.abandon(t.a[0].transport, conn);
@@ -627,7 +605,6 @@ static void test_a_connection_is_made_anew(void **state)
 	struct job *job;
 	struct team t;
 
-	(void)state;
 	team_open(&t, 2, 1, NULL);
 	team_start(&t, &table, 2, 1024);
 	job = t.rig.box->control.jobs;
@@ -669,7 +646,6 @@ static void test_a_break_is_told(void **state)
 	struct job *job;
 	struct team t;
 
-	(void)state;
 	team_open(&t, 2, 1, NULL);
 	team_start(&t, NULL, 2, 1024);
 	job = t.rig.box->control.jobs;
@@ -701,7 +677,6 @@ static void test_drain(void **state)
 	static const char *const settings[][2] = {{NULL}, {"lost_ms=4000", NULL}};
 	static const unsigned bound_ms[] = {5000, 4000};
 
-	(void)state;
 	for (int i = 0; i < 3; i++) {
 		struct conn *conn[2];
 		struct team t;
@@ -737,7 +712,6 @@ static void test_room_for_the_next(void **state)
 	struct conn *conn;
 	struct team t, u;
 
-	(void)state;
 	team_open(&t, 2, 1, settings);
 	team_start(&t, NULL, 1, 1 << 19);
 	assert_int_equal(actor_connect(&t.a[0], 0, t.a[0].key, &conn), 0);
@@ -768,7 +742,7 @@ static void test_room_for_the_next(void **state)
 	team_close(&t);
 }
 
-int main(void)
+TEST_PROGRAM(test_control_job)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_start),

@@ -2,21 +2,18 @@
 /*
  * A job that begins with its checkpoint: what befalls it while that is read, and when it cannot be.
  */
+#include "tests/unit/cmocka_shim.h"
 #include "tests/unit/control_rig.h"
 
 #include <errno.h>
 #include <math.h>
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include "phub/control/checkpoint_format.h"
 #include "phub/control/checkpoint_meta.h"
@@ -115,7 +112,6 @@ static void test_goes_on(void **state)
 {
 	struct stage s = {0};
 
-	(void)state;
 	stage_write(&s);
 	stage_open(&s, NULL);
 	rig_wait(&s.rig, 500);
@@ -173,7 +169,6 @@ static void test_without_one(void **state)
 {
 	struct stage s = {0};
 
-	(void)state;
 	stage_write(&s);
 	stage_open_without(&s, s.targets, 0, LOST_SHRINK, true);
 	for (uint32_t i = 1; i < WORLD; i++) {
@@ -193,7 +188,6 @@ static void test_without_one(void **state)
 /* Only rank 0 has weights where there is no checkpoint; another may be missing. */
 static void test_without_weights(void **state)
 {
-	(void)state;
 	for (uint32_t missing = 0; missing < 2; missing++) {
 		struct stage s = {0};
 
@@ -209,7 +203,6 @@ static void test_without_weights(void **state)
 /* Those of other policies wait, and so does one that did not run before. */
 static void test_waits_for_all(void **state)
 {
-	(void)state;
 	for (unsigned i = 0; i < 3; i++) {
 		static const uint32_t lost[] = {LOST_FAIL, LOST_WAIT, LOST_SHRINK};
 		struct stage s = {0};
@@ -330,7 +323,6 @@ static void test_lost_meanwhile(void **state)
 	struct gate gate;
 	uint64_t taken;
 
-	(void)state;
 	stage_write(&s);
 	gate_init(&gate, true);
 	s.threads = true;
@@ -368,7 +360,6 @@ static void test_same_name(void **state)
 	struct gate gate;
 	struct keeper *first;
 
-	(void)state;
 	stage_write(&s);
 	gate_init(&gate, true);
 	s.threads = true;
@@ -402,7 +393,6 @@ static void test_unfinished(void **state)
 	struct stat st;
 	char path[200];
 
-	(void)state;
 	stage_write(&s);
 	for (uint32_t who = 0; who <= WORLD; who++) {
 		stage_open(&s, NULL);
@@ -436,7 +426,6 @@ static void test_slow_mark(void **state)
 	struct stat st;
 	char path[200];
 
-	(void)state;
 	stage_write(&s);
 	gate_init(&gate, false);
 	s.threads = true;
@@ -472,7 +461,6 @@ static void test_down(void **state)
 	struct stage s = {0};
 	struct gate gate;
 
-	(void)state;
 	stage_write(&s);
 	gate_init(&gate, false);
 	s.threads = true;
@@ -500,7 +488,6 @@ static int refuse_read_at;
 
 static ssize_t refuse_read(struct disk *d, int fd, void *to, size_t count, uint64_t at)
 {
-	(void)d;
 	if (refuse_read_at > 0 && --refuse_read_at == 0)
 		return -EIO;
 	return disk_machine()->ops->read(disk_machine(), fd, to, count, at);
@@ -527,7 +514,6 @@ static void expect_unreadable(int at)
 
 static void test_unreadable(void **state)
 {
-	(void)state;
 	expect_unreadable(1); /* its header, as it is found */
 	expect_unreadable(5); /* header and trailer were read, and again as it was opened; then its table */
 }
@@ -570,7 +556,6 @@ static void test_other_options(void **state)
 	static const struct rig_job rest = {
 		.generation = 1, .optimizer = 5, .lr = 0.1, .lost = 1, .reproducible = true};
 
-	(void)state;
 	expect_continued(&lr, 0);
 	expect_continued(&rest, 0);
 	expect_continued(NULL, 2);
@@ -609,7 +594,6 @@ static void test_what_cannot_fit(void **state)
 	static const struct rig_job async = {.generation = 1, .optimizer = 5, .sync = 2, .lr = 0.1};
 	static const struct rig_job small = {.generation = 1, .optimizer = 5, .chunk_bytes = 4096, .lr = 0.1};
 
-	(void)state;
 	expect_refused(&momentum, 0, 0, "optimizer differs: the checkpoint says adam, this job says momentum");
 	expect_refused(&async, 0, 0, "sync differs: the checkpoint says bsp, this job says async");
 	expect_refused(&small, 0, 0, "chunk_bytes differs: the checkpoint says ");
@@ -640,7 +624,6 @@ static void test_no_memory(void **state)
 	struct stage s = {0};
 	unsigned count;
 
-	(void)state;
 	stage_write(&s);
 	no_strdup = true;
 	stage_open(&s, NULL);
@@ -693,7 +676,6 @@ static void test_target_away(void **state)
 {
 	struct stage s = {0};
 
-	(void)state;
 	stage_write(&s);
 	expect_without(&s, 1, false, "1 of 1 checkpoint_targets cannot be looked into");
 	expect_without(&s, 0, true, "");
@@ -707,7 +689,6 @@ static void test_targets_away(void **state)
 	struct checkpoint_entry newest;
 	char path[256], name[CHECKPOINT_NAME_BYTES];
 
-	(void)state;
 	stage_write_to(&s, 3, 1);
 	expect_without(&s, 1u << 1, true, "");
 	expect_without(&s, 1u << 0 | 1u << 2, false, "2 of 3 checkpoint_targets cannot be looked into");
@@ -737,7 +718,6 @@ static void test_targets_bare(void **state)
 {
 	struct stage s = {0};
 
-	(void)state;
 	stage_write_to(&s, 3, 1);
 	set_job_dir(&s, 1, false);
 	expect_without(&s, 0, true, "");
@@ -753,7 +733,6 @@ static void test_new_without_a_target(void **state)
 {
 	struct stage s = {0};
 
-	(void)state;
 	stage_write_to(&s, 3, 1);
 	for (unsigned i = 0; i < 3; i++) {
 		char path[160], gone[160];
@@ -772,7 +751,7 @@ static void test_new_without_a_target(void **state)
 }
 #endif
 
-int main(void)
+TEST_PROGRAM(test_control_loading)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_goes_on),

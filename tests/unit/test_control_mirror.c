@@ -3,17 +3,14 @@
  * A standby, as boxes see it: copies are made, kept and thrown away; whoever may not do what he asks for is told why,
  * and nothing is left of it.
  */
+#include "tests/unit/cmocka_shim.h"
 #include "tests/unit/mirror_rig.h"
 
 #include <errno.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "aggregation/convert.h"
 
@@ -34,7 +31,6 @@ static void test_no_move(void **state)
 	struct standby s;
 	struct actor a;
 
-	(void)state;
 	standby_open(&s, &mirror_plain, NULL);
 	expect_no_move(&s, 0, 2, "there is no copy of it");
 	feed_mirror(&s.rig, &s.box, "job", &s.shape, s.g);
@@ -100,7 +96,6 @@ static void test_listed(void **state)
 	static char secret[] = "alicesecret-alicesecret";
 	struct standby s;
 
-	(void)state;
 	standby_open(&s, &mirror_plain, NULL);
 	listed[0].secret = (struct config_secret){.bytes = (void *)secret, .length = strlen(secret)};
 	s.rig.config.jobs = listed;
@@ -153,7 +148,6 @@ static void test_no_mirror(void **state)
 	struct standby s;
 	struct actor a;
 
-	(void)state;
 	standby_open(&s, &mirror_plain, NULL);
 	for (int i = 0; i < 3; i++) {
 		actor_dial(&s.rig, &a, 9);
@@ -191,7 +185,6 @@ static void test_slow_table(void **state)
 	struct standby s;
 	struct actor a;
 
-	(void)state;
 	standby_open(&s, &mirror_plain, NULL);
 	s.rig.now_ns += 200 * NS_PER_S; /* the box has been up for some time */
 	rig_wait(&s.rig, 20);
@@ -256,7 +249,6 @@ static void test_hostile_sessions(void **state)
 	struct standby s;
 	struct actor a;
 
-	(void)state;
 	standby_open(&s, &mirror_plain, NULL);
 	/* In the wrong order; then after a good start. */
 	for (int what = 0; what < 8; what++) {
@@ -306,7 +298,6 @@ static void test_hostile_data(void **state)
 	static float zeros[MIRROR_ELEMENTS_MAX];
 	struct standby s;
 
-	(void)state;
 	standby_open(&s, &mirror_plain, NULL);
 	for (unsigned i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
 		standby_mirror(&s);
@@ -334,7 +325,6 @@ static void test_link_ends(void **state)
 	struct standby s;
 	struct job *job;
 
-	(void)state;
 	standby_open(&s, &mirror_plain, NULL);
 	standby_mirror(&s);
 	job = mirror_job(&s.rig, "job", true);
@@ -366,7 +356,6 @@ static void test_kept(void **state)
 	char text[400];
 	struct standby s;
 
-	(void)state;
 	standby_open(&s, &mirror_plain, settings);
 	/* In part: of no use to anybody. */
 	feed_mirror(&s.rig, &s.box, "job", &mirror_plain, s.g);
@@ -400,7 +389,6 @@ static void test_evict(void **state)
 	struct standby s;
 	struct err e;
 
-	(void)state;
 	standby_open(&s, &mirror_plain, NULL);
 	standby_mirror(&s);
 	assert_int_equal(job_operate(&s.rig.box->control, "pause", "job", "", NULL, 0, NULL, &e), -EBUSY);
@@ -419,7 +407,6 @@ static void test_forged(void **state)
 	const struct wire_header h = {.type = WIRE_INIT, .round = 9, .count = 1};
 	struct standby s;
 
-	(void)state;
 	shape.encrypt = true;
 	standby_open(&s, &shape, mirror_secret);
 	for (int i = 0; i < 3; i++) {
@@ -456,7 +443,6 @@ static void test_encrypt_is_agreed(void **state)
 	struct actor a;
 	struct rig rig;
 
-	(void)state;
 	assert_int_equal(setenv("PHUB_TEST_SECRET", MIRROR_SECRET, 1), 0);
 	for (int i = 0; i < 2; i++) {
 		rig_open(&rig, MIRROR_CORES, i ? all : none);
@@ -482,7 +468,6 @@ static void test_memory(void **state)
 	struct standby s;
 	struct actor a;
 
-	(void)state;
 	shape.dtype = DTYPE_F16;
 	standby_open(&s, &shape, NULL);
 	steady = s.rig.box->control.memory_used;
@@ -522,7 +507,6 @@ static void test_standby_stops(void **state)
 {
 	struct standby s;
 
-	(void)state;
 	standby_open(&s, &mirror_plain, NULL);
 	standby_mirror(&s);
 	feed_join(&s.rig, &s.moved[0], "job", 0, true, &s.shape);
@@ -534,7 +518,7 @@ static void test_standby_stops(void **state)
 	standby_close(&s);
 }
 
-int main(void)
+TEST_PROGRAM(test_control_mirror)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_no_move),

@@ -3,17 +3,14 @@
  * A job's workers come to a standby: it goes on there with the bits that it would have had, without those that were
  * lost, and not before all others have come.
  */
+#include "tests/unit/cmocka_shim.h"
 #include "tests/unit/mirror_rig.h"
 
 #include <errno.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "aggregation/convert.h"
 #include "phub/base/log.h"
@@ -86,7 +83,6 @@ static void test_takeover(void **state)
 {
 	static const enum dtype dtypes[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16};
 
-	(void)state;
 	for (int kind = 0; kind < OPTIMIZER_COUNT; kind++)
 		for (int d = 0; d < 3; d++)
 			for (int mean = 0; mean < 2; mean++)
@@ -99,7 +95,6 @@ static void test_takeover_encrypted(void **state)
 {
 	struct mirror_shape shape = mirror_plain;
 
-	(void)state;
 	shape.generation = 1;
 	shape.encrypt = true;
 	for (int d = 0; d < 2; d++) {
@@ -117,7 +112,6 @@ static void test_takeover_generation(void **state)
 	struct mirror_shape shape = mirror_plain, next = mirror_plain;
 	struct standby s;
 
-	(void)state;
 	shape.generation = 5;
 	next.generation = 6;
 	standby_open(&s, &shape, NULL);
@@ -142,7 +136,6 @@ static void test_box_is_told(void **state)
 {
 	struct standby s;
 
-	(void)state;
 	standby_open(&s, &mirror_plain, NULL);
 	standby_mirror(&s);
 	s.shape.generation = 1;
@@ -168,7 +161,6 @@ static void test_takeover_in_midround(void **state)
 	static float sum[MIRROR_ELEMENTS_MAX];
 	struct standby s;
 
-	(void)state;
 	standby_open(&s, &mirror_plain, NULL);
 	standby_mirror(&s);
 	s.shape.generation = 1;
@@ -197,7 +189,6 @@ static void test_paused_moves(void **state)
 	struct job *job;
 	struct err e;
 
-	(void)state;
 	standby_open(&s, &mirror_plain, NULL);
 	standby_mirror(&s);
 	paused.whole = true;
@@ -231,7 +222,6 @@ static void test_plain_control_is_told(void **state)
 {
 	struct mirror_shape shape = mirror_plain;
 
-	(void)state;
 	shape.encrypt = true;
 	for (unsigned remote = 0; remote < 2; remote++) {
 		unsigned told = 0;
@@ -263,7 +253,6 @@ static void test_draining_moves(void **state)
 	Phub__MirrorState draining = PHUB__MIRROR_STATE__INIT;
 	struct standby s;
 
-	(void)state;
 	standby_open(&s, &mirror_plain, NULL);
 	standby_mirror(&s);
 	draining.whole = true;
@@ -298,7 +287,6 @@ static void test_bereaved_box(void **state)
 	char text[400];
 	struct standby s;
 
-	(void)state;
 	leave.bereaved = true;
 	control.message_case = PHUB__CONTROL__MESSAGE_LEAVE;
 	control.leave = &leave;
@@ -333,7 +321,6 @@ static void test_left_before(void **state)
 	Phub__Control control = PHUB__CONTROL__INIT;
 	uint32_t rank = 1;
 
-	(void)state;
 	control.message_case = PHUB__CONTROL__MESSAGE_MIRROR_STATE;
 	for (int finished = 0; finished < 2; finished++) {
 		Phub__MirrorState said = PHUB__MIRROR_STATE__INIT;
@@ -402,7 +389,6 @@ static void test_lost_are_not_awaited(void **state)
 	struct actor late;
 	struct standby s;
 
-	(void)state;
 	for (int policy = LOST_SHRINK; policy <= LOST_WAIT; policy++) {
 		shape.lost = (enum spec_lost)policy;
 		standby_open(&s, &shape, NULL);
@@ -427,7 +413,6 @@ static void test_lost_later(void **state)
 	const uint32_t lost[] = {1};
 	struct standby s;
 
-	(void)state;
 	shape.lost = LOST_SHRINK;
 	standby_open(&s, &shape, NULL);
 	standby_mirror(&s);
@@ -449,7 +434,6 @@ static void test_lost_while_taking(void **state)
 {
 	struct mirror_shape shape = mirror_plain;
 
-	(void)state;
 	for (int policy = LOST_FAIL; policy <= LOST_WAIT; policy++) {
 		struct standby s;
 
@@ -482,7 +466,6 @@ static void test_some_do_not_come(void **state)
 {
 	struct standby s;
 
-	(void)state;
 	standby_open(&s, &mirror_plain, NULL);
 	standby_mirror(&s);
 	feed_close(&s.box);
@@ -502,7 +485,7 @@ static void test_some_do_not_come(void **state)
 	standby_close_moved(&s);
 }
 
-int main(void)
+TEST_PROGRAM(test_control_move)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_takeover),

@@ -3,16 +3,13 @@
  * What messages call a box below: its name and where others reach it, whatever its connection comes from; and what
  * sites say of their options.
  */
+#include "tests/unit/cmocka_shim.h"
 #include "tests/unit/control_rig.h"
 
 #include <errno.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "phub/control/job.h"
 #include "phub/control/job_below.h"
@@ -73,7 +70,6 @@ static void test_refused(void **state)
 	const uint32_t ranks[] = {1, 2, 3};
 	struct scene s;
 
-	(void)state;
 	scene_open(&s, "10.0.0.2", "B");
 	expect_name(&s, "box 'B' at 10.0.0.2:7077"); /* before its Gather */
 	actor_gather(&s.box, ranks, 3, 1, 0);
@@ -92,7 +88,6 @@ static void test_differs(void **state)
 	const uint32_t ranks[] = {1, 2, 3};
 	struct scene s;
 
-	(void)state;
 	scene_open(&s, "10.0.0.2", NULL);
 	actor_gather(&s.box, ranks, 3, 1, 0);
 	actor_table(&s.box, &job, 1, ELEMENTS);
@@ -111,7 +106,6 @@ static void test_older(void **state)
 	const uint32_t ranks[] = {2, 3};
 	struct scene s;
 
-	(void)state;
 	scene_open(&s, NULL, NULL);
 	expect_name(&s, "box loop");
 	s.box.at = "fd77::2";
@@ -142,7 +136,6 @@ static void test_paused(void **state)
 	char text[300];
 	struct scene s;
 
-	(void)state;
 	scene_open(&s, "10.0.0.2", "B");
 	actor_gather(&s.box, ranks, 3, 1, 0);
 	for (unsigned i = 0; i < 2; i++) {
@@ -194,7 +187,6 @@ static void test_sites_said(void **state)
 	struct table *t = NULL;
 	struct err e;
 
-	(void)state;
 	memset(longest, 'a', sizeof(longest));
 	longest[TABLE_SITES_BYTES] = '\0';
 	assert_int_equal(make_table(longest, &t, &e), -EINVAL);
@@ -246,7 +238,6 @@ static void test_sites_differ(void **state)
 		{"bsp; =; ;;x; none=none;", "bsp; =; ;;x; none=none;", "", ""},
 	};
 
-	(void)state;
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		struct table_changes changes;
 		struct table *a, *b;
@@ -275,7 +266,6 @@ static void test_sites_so_far(void **state)
 	struct table *tables[2];
 	struct err e = {0};
 
-	(void)state;
 	for (int i = 0; i < 2; i++) {
 		assert_int_equal(make_table(says[i], &tables[i], &e), 0);
 		sides[i].table = tables[i];
@@ -309,7 +299,6 @@ static void test_sites_older(void **state)
 			"which it comes, or its libphub is older; update it"},
 	};
 
-	(void)state;
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		struct table_side sides[2] = {
 			{.rank = 0, .box = "box A"}, {.rank = 1, .box = "box B", .below = cases[i].below}};
@@ -331,7 +320,7 @@ static void test_sites_older(void **state)
 	}
 }
 
-int main(void)
+TEST_PROGRAM(test_control_names)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_refused),

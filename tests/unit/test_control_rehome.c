@@ -3,17 +3,14 @@
  * The top box changes the homes of a job's chunks (peers_move.h): what it tells the others and when, for whom it waits
  * and for how long, and what it refuses its operator.
  */
+#include "tests/unit/cmocka_shim.h"
 #include "tests/unit/rehome_rig.h"
 
 #include <errno.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 /* ---- it moves ---- */
 
@@ -22,7 +19,6 @@ static void test_moves(void **state)
 {
 	struct rehome_scene s;
 
-	(void)state;
 	rehome_open(&s, &rehome_summed, "sharded");
 	for (uint32_t number = 1; number < 4; number++) {
 		assert_int_equal(rehome_begin(&s, number % 2 ? 10 : 1), 0);
@@ -63,7 +59,6 @@ static void test_many_flows(void **state)
 	struct rehome_scene s;
 	struct actor admin;
 
-	(void)state;
 	rehome_open(&s, &rehome_summed, "sharded");
 	assert_int_equal(rehome_begin(&s, 10), 0);
 	o = realloc(rehome_job(&s)->peers->outcome, sizeof(*o) + count * sizeof(o->flows[0]));
@@ -90,7 +85,6 @@ static void test_tables_wait(void **state)
 	struct rig_job next = rehome_summed;
 	struct rehome_scene s;
 
-	(void)state;
 	rehome_open(&s, &rehome_summed, "sharded");
 	assert_int_equal(rehome_begin(&s, 10), 0);
 	rehome_move(&s, 1);
@@ -114,7 +108,6 @@ static void test_refused_by_one(void **state)
 {
 	struct rehome_scene s;
 
-	(void)state;
 	rehome_open(&s, &rehome_summed, "sharded");
 	assert_int_equal(rehome_begin(&s, 10), 0);
 	rehome_say(&s, 1, STEP(REFUSED), 1, 0);
@@ -137,7 +130,6 @@ static void test_too_late(void **state)
 {
 	struct rehome_scene s;
 
-	(void)state;
 	for (unsigned says = 0; says < 3; says++) {
 		rehome_open(&s, &rehome_summed, "sharded");
 		assert_int_equal(rehome_begin(&s, 10), 0);
@@ -169,7 +161,6 @@ static void test_too_late_itself(void **state)
 {
 	struct rehome_scene s;
 
-	(void)state;
 	rehome_open(&s, &rehome_summed, "sharded");
 	assert_int_equal(rehome_begin(&s, 10), 0);
 	rig_turn_control(&s.rig);
@@ -205,7 +196,6 @@ static void test_dies(void **state)
 	static const Phub__RehomeStep steps[] = {STEP(HELD), STEP(CARRIED), STEP(SWITCHED), STEP(RESUMED)};
 	struct rehome_scene s;
 
-	(void)state;
 	for (unsigned at = 0; at < 8; at++) {
 		rehome_open(&s, &rehome_summed, "sharded");
 		assert_int_equal(rehome_begin(&s, 10), 0);
@@ -227,7 +217,6 @@ static void test_leaves(void **state)
 {
 	struct rehome_scene s;
 
-	(void)state;
 	rehome_open(&s, &rehome_summed, "sharded");
 	assert_int_equal(rehome_begin(&s, 10), 0);
 	rehome_job(&s)->peers->each[2].left = true;
@@ -252,7 +241,6 @@ static void test_not_now(void **state)
 	struct rig_job waits = rehome_summed;
 	struct rehome_scene s;
 
-	(void)state;
 	rehome_open(&s, &rehome_summed, "sharded");
 	assert_int_equal(operate(&s, "pause"), 0);
 	rehome_expect_error(&s, rehome_begin(&s, 10), -EBUSY, "job 'wide' is paused; resume it first");
@@ -297,7 +285,6 @@ static void test_no_homes(void **state)
 									    "memory_max=4194304", NULL};
 	struct rehome_scene s;
 
-	(void)state;
 	rehome_form(&s, &rehome_summed, tree);
 	rehome_expect_error(&s, rehome_begin(&s, 10), -EINVAL, "job 'wide' has a tree of boxes");
 	rehome_close(&s);
@@ -313,7 +300,7 @@ static void test_no_homes(void **state)
 	rehome_close(&s);
 }
 
-int main(void)
+TEST_PROGRAM(test_control_rehome)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_moves),

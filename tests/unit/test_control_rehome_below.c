@@ -4,17 +4,14 @@
  * plays: what it answers, what it refuses, and what it ends the job for; and a box that carries to it and lifts
  * nothing.
  */
+#include "tests/unit/cmocka_shim.h"
 #include "tests/unit/control_rig.h"
 
 #include <errno.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "phub/base/crc.h"
 #include "phub/control/job.h"
@@ -47,8 +44,6 @@ static unsigned opened, closed;
 
 static int played_open(void *ctx, const struct call_target *target, struct call_peer **out, struct err *e)
 {
-	(void)ctx;
-	(void)e;
 	*out = target->peer ? &beside : &above;
 	(*out)->hear = target->hear;
 	(*out)->arg = target->arg;
@@ -58,9 +53,6 @@ static int played_open(void *ctx, const struct call_target *target, struct call_
 
 static int played_step(struct call_peer *p, uint64_t now_ns, struct err *e)
 {
-	(void)p;
-	(void)now_ns;
-	(void)e;
 	return 1;
 }
 
@@ -89,20 +81,16 @@ static void played_session(const struct call_peer *p, uint64_t *session, const u
 
 static uint64_t played_root(const struct call_peer *p)
 {
-	(void)p;
 	return 0;
 }
 
 static const char *played_sibling(const struct call_peer *p, uint16_t *port)
 {
-	(void)p;
-	(void)port;
 	return NULL;
 }
 
 static void played_close(struct call_peer *p)
 {
-	(void)p;
 	closed++;
 }
 
@@ -292,7 +280,6 @@ static void test_moves(void **state)
 {
 	struct scene s;
 
-	(void)state;
 	scene_open(&s);
 	for (unsigned number = 1; number < 3; number++) {
 		tell_hold(&s, number, BOXES, 0);
@@ -319,7 +306,6 @@ static void test_given_up(void **state)
 {
 	struct scene s;
 
-	(void)state;
 	scene_open(&s);
 	tell_hold(&s, 1, BOXES, 0);
 	tell_step(&s, STEP(GO), 1, 0);
@@ -348,7 +334,6 @@ static void test_refuses(void **state)
 		"bytes more while its chunks get other homes, and 0 are available"};
 	struct scene s;
 
-	(void)state;
 	for (unsigned i = 0; i < 4; i++) {
 		uint64_t memory;
 
@@ -388,7 +373,6 @@ static void test_wrong(void **state)
 	};
 	struct scene s;
 
-	(void)state;
 	for (int i = 0; i < CASES; i++) {
 		scene_open(&s);
 		s.rig.cores_rest = i == EARLY; /* it has not held */
@@ -445,7 +429,6 @@ static void test_carrier(void **state)
 	struct conn *conn;
 	struct scene s;
 
-	(void)state;
 	signal.message_case = PHUB__CONTROL__MESSAGE_SIGNAL;
 	signal.signal = &m;
 	carry.message_case = PHUB__CONTROL__MESSAGE_CARRY;
@@ -490,7 +473,7 @@ static void test_carrier(void **state)
 	scene_close(&s);
 }
 
-int main(void)
+TEST_PROGRAM(test_control_rehome_below)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_moves),

@@ -3,17 +3,14 @@
  * What other boxes say to the top box while homes change (peers_move.h): rounds, steps and what they carry, right and
  * wrong.
  */
+#include "tests/unit/cmocka_shim.h"
 #include "tests/unit/rehome_rig.h"
 
 #include <errno.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "phub/control/peers_routes.h"
 #include "phub/members.h"
@@ -26,7 +23,6 @@ static void test_wrong_rounds(void **state)
 	static const uint64_t rounds[] = {0, 4, 99, UINT64_MAX / 8};
 	struct rehome_scene s;
 
-	(void)state;
 	for (unsigned i = 0; i < 4; i++) {
 		rehome_open(&s, &rehome_summed, "sharded");
 		assert_int_equal(rehome_begin(&s, 10), 0);
@@ -50,7 +46,6 @@ static void test_wrong_rounds_of_others(void **state)
 {
 	struct rehome_scene s;
 
-	(void)state;
 	rehome_open(&s, &rehome_summed, "sharded");
 	rehome_job(&s)->peers->boxes[0].workers = 0;
 	assert_int_equal(rehome_begin(&s, 10), 0);
@@ -81,7 +76,6 @@ static void test_wrong_steps(void **state)
 	};
 	struct rehome_scene s;
 
-	(void)state;
 	for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		rehome_open(&s, &rehome_summed, "sharded");
 		assert_int_equal(rehome_begin(&s, 10), 0);
@@ -99,7 +93,6 @@ static void test_no_rounds(void **state)
 	uint64_t rounds[REHOME_KEYS] = {0};
 	struct rehome_scene s;
 
-	(void)state;
 	for (unsigned i = 0; i < 3; i++) {
 		Phub__Control control = PHUB__CONTROL__INIT;
 		Phub__Rehome m = PHUB__REHOME__INIT;
@@ -127,7 +120,6 @@ static void test_nobody_asked(void **state)
 	Phub__Rehome m = PHUB__REHOME__INIT;
 	struct rehome_scene s;
 
-	(void)state;
 	rehome_open(&s, &rehome_summed, "sharded");
 	rehome_say(&s, 2, STEP(RESUMED), 1, 0);
 	rehome_expect(&s.box[2], ERROR_OF(PROTOCOL), "no homes are to be others, or not so");
@@ -173,7 +165,6 @@ static void test_wrong_carries(void **state)
 	enum { GOOD, UNASKED, NUMBER, CHUNK, NOT_YOURS, OFFSET, LONG, SHORT, EMPTY, TWICE, CASES };
 	struct rehome_scene s;
 
-	(void)state;
 	for (int i = 0; i < CASES; i++) {
 		Phub__Carry c = PHUB__CARRY__INIT;
 
@@ -207,7 +198,6 @@ static void test_carries(void **state)
 	struct rehome_scene s;
 	uint32_t comes = 0;
 
-	(void)state;
 	rehome_open(&s, &rehome_trained, "sharded");
 	assert_int_equal(rehome_begin(&s, 0.1), 0); /* box 2 gets more, from both */
 	rehome_played[2].full = true;
@@ -265,7 +255,6 @@ static void test_chain(void **state)
 {
 	struct rehome_scene s;
 
-	(void)state;
 	chain_hold(&s);
 	rehome_expect_step(&s, STEP(STOP), 1);
 	assert_int_equal(rehome_job(&s)->peers->move->route_count, 1);
@@ -299,7 +288,6 @@ static void test_chain_passes_on(void **state)
 	struct job *job;
 	uint64_t bytes;
 
-	(void)state;
 	chain_hold(&s);
 	job = rehome_job(&s);
 	for (uint32_t at = 0; at < REHOME_KEYS; at++) {
@@ -324,7 +312,6 @@ static void test_chain_unreached(void **state)
 	char text[] = "job 'wide': no box of that number lifts chunks to this one";
 	struct rehome_scene s;
 
-	(void)state;
 	error.code = ERROR_OF(TAKEN);
 	error.text = text;
 	control.message_case = PHUB__CONTROL__MESSAGE_ERROR;
@@ -363,7 +350,6 @@ static void test_chain_busy(void **state)
 {
 	struct rehome_scene s;
 
-	(void)state;
 	rehome_open(&s, &rehome_trained, "chain");
 	rehome_played[2].busy = 3;
 	assert_int_equal(rehome_begin(&s, 0.1), 0);
@@ -381,7 +367,6 @@ static void test_chain_lost(void **state)
 {
 	struct rehome_scene s;
 
-	(void)state;
 	rehome_open(&s, &rehome_trained, "chain");
 	assert_int_equal(rehome_begin(&s, 0.1), 0);
 	rig_wait(&s.rig, 20);
@@ -395,7 +380,7 @@ static void test_chain_lost(void **state)
 	rehome_close(&s);
 }
 
-int main(void)
+TEST_PROGRAM(test_control_rehome_others)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_wrong_rounds),

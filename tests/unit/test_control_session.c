@@ -3,18 +3,15 @@
  * Sessions: who is let in, who is refused with which words, and that nonsense ends the session that sent it and nothing
  * else.
  */
+#include "tests/unit/cmocka_shim.h"
 #include "tests/unit/control_rig.h"
 
 #include <errno.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include "transport/reliable.h"
 
@@ -32,7 +29,6 @@ static void test_welcome(void **state)
 	struct rig rig;
 	struct actor a;
 
-	(void)state;
 	rig_open(&rig, 2, NULL);
 	actor_dial(&rig, &a, 1);
 	assert_true(actor_join(&a, "demo", 0, 2, NULL));
@@ -55,7 +51,6 @@ static void test_version(void **state)
 	Phub__Hello hello = PHUB__HELLO__INIT;
 	uint8_t nonce[PROOF_NONCE] = {0};
 
-	(void)state;
 	rig_open(&rig, 1, NULL);
 	actor_dial(&rig, &a, 1);
 	hello.version = 9;
@@ -92,7 +87,6 @@ static void test_names_and_ranks(void **state)
 	struct rig rig;
 	struct actor a;
 
-	(void)state;
 	rig_open(&rig, 1, NULL);
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		actor_dial(&rig, &a, 1);
@@ -110,7 +104,6 @@ static void test_taken_and_world(void **state)
 	struct rig rig;
 	struct actor a, b;
 
-	(void)state;
 	rig_open(&rig, 1, NULL);
 	actor_dial(&rig, &a, 1);
 	assert_true(actor_join(&a, "demo", 1, 3, NULL));
@@ -138,7 +131,6 @@ static void test_place_of_the_dead(void **state)
 	struct rig rig;
 	struct actor a, b;
 
-	(void)state;
 	rig_open(&rig, 1, NULL);
 	actor_dial(&rig, &a, 1);
 	assert_true(actor_join(&a, "demo", 0, 1, NULL));
@@ -161,7 +153,6 @@ static void test_secret(void **state)
 	struct rig rig;
 	struct actor a;
 
-	(void)state;
 	setenv("PHUB_TEST_SECRET", "open sesame", 1);
 	rig_open(&rig, 1, settings);
 	actor_dial(&rig, &a, 1);
@@ -198,7 +189,6 @@ static void test_looks_for_root(void **state)
 	struct rig rig;
 	struct actor a;
 
-	(void)state;
 	setenv("PHUB_TEST_SECRET", "open sesame", 1);
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		rig_open(&rig, 1, cases[i].settings);
@@ -221,7 +211,6 @@ static void test_strangers_from_elsewhere(void **state)
 	struct rig rig;
 	struct actor a, b;
 
-	(void)state;
 	rig_open(&rig, 1, NULL);
 	loop_net_host(rig.net, 2)->remote = true;
 	loop_net_host(rig.net, 3)->uid = (int64_t)getuid() + 1;
@@ -251,7 +240,6 @@ static void test_out_of_order(void **state)
 	struct rig rig;
 	struct actor a;
 
-	(void)state;
 	rig_open(&rig, 1, NULL);
 	actor_dial(&rig, &a, 1);
 	actor_barrier(&a, 1);
@@ -279,7 +267,6 @@ static void test_rubbish(void **state)
 	struct rig rig;
 	struct actor a, good;
 
-	(void)state;
 	rig_open(&rig, 1, NULL);
 	actor_dial(&rig, &good, 1);
 	assert_true(actor_join(&good, "demo", 0, 2, NULL));
@@ -315,7 +302,6 @@ static void test_costly_frame(void **state)
 	struct actor a;
 	size_t at = 4;
 
-	(void)state;
 	rig_open(&rig, 1, NULL);
 	actor_dial(&rig, &a, 1);
 	assert_true(actor_join(&a, "demo", 0, 1, NULL));
@@ -341,7 +327,6 @@ static void test_handshake_deadline(void **state)
 	struct rig rig;
 	struct actor a, b;
 
-	(void)state;
 	rig_open(&rig, 1, NULL);
 	actor_dial(&rig, &a, 1);
 	actor_dial(&rig, &b, 2);
@@ -365,7 +350,6 @@ static void test_limits(void **state)
 	struct rig rig;
 	struct actor a[4];
 
-	(void)state;
 	rig_open(&rig, 1, settings);
 	for (unsigned i = 0; i < 4; i++)
 		actor_dial(&rig, &a[i], i + 1);
@@ -390,7 +374,6 @@ static void test_tables_of_a_tenant(void **state)
 	unsigned count = 0;
 	struct rig rig;
 
-	(void)state;
 	rig_open(&rig, 1, settings);
 	for (; count < 64; count++) {
 		actor_dial(&rig, &greedy[count], 2);
@@ -433,7 +416,6 @@ static void test_slow_reader(void **state)
 	struct rig rig;
 	struct actor a;
 
-	(void)state;
 	rig_open(&rig, 1, settings);
 	actor_dial(&rig, &a, 1);
 	assert_true(actor_join(&a, "demo", 0, 2, NULL));
@@ -457,7 +439,6 @@ static void test_signals(void **state)
 	struct rig rig;
 	struct actor a;
 
-	(void)state;
 	control.message_case = PHUB__CONTROL__MESSAGE_SIGNAL;
 	control.signal = &signal;
 	rig_open(&rig, 1, NULL);
@@ -485,7 +466,6 @@ static void test_admin(void **state)
 	struct rig rig;
 	struct actor a, admin;
 
-	(void)state;
 	setenv("PHUB_TEST_SECRET", "open sesame", 1);
 	rig_open(&rig, 2, settings);
 	actor_dial(&rig, &a, 1);
@@ -525,7 +505,6 @@ static void test_shutdown(void **state)
 	struct rig rig;
 	struct actor a, b;
 
-	(void)state;
 	rig_open(&rig, 1, NULL);
 	actor_dial(&rig, &a, 1);
 	assert_true(actor_join(&a, "demo", 0, 2, NULL));
@@ -540,7 +519,7 @@ static void test_shutdown(void **state)
 	rig_close(&rig);
 }
 
-int main(void)
+TEST_PROGRAM(test_control_session)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_welcome),

@@ -3,15 +3,12 @@
  * Sessions over TLS at the box: who may stay plain, with which words others are refused, and that a proof is worth
  * nothing on another connection than the one it was made for.
  */
+#include "tests/unit/cmocka_shim.h"
 #include "tests/unit/control_rig.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "tests/unit/tls_rig.h"
 
@@ -31,7 +28,6 @@ static void test_both(void **state)
 	struct rig rig;
 	struct actor plain, sealed;
 
-	(void)state;
 	open_box(&rig, "tls=allow");
 	actor_dial(&rig, &plain, 1);
 	actor_dial(&rig, &sealed, 2);
@@ -53,7 +49,6 @@ static void test_required(void **state)
 	struct rig rig;
 	struct actor a;
 
-	(void)state;
 	open_box(&rig, "tls=require");
 	actor_dial(&rig, &a, 1);
 	assert_false(actor_join(&a, "demo", 0, 1, NULL));
@@ -86,7 +81,6 @@ static void test_relay(void **state)
 	struct rig rig;
 	struct actor a, b;
 
-	(void)state;
 	open_box(&rig, "tls=allow");
 	actor_dial(&rig, &a, 1);
 	actor_wrap(&a, worker);
@@ -120,7 +114,6 @@ static void test_strangers(void **state)
 	struct rig rig;
 	struct actor a;
 
-	(void)state;
 	open_box(&rig, "tls=require");
 	actor_dial(&rig, &a, 1);
 	actor_say_bytes(&a, "\x16\x03\x01\x02\x00\x01", 6);
@@ -143,7 +136,6 @@ static int setup(void **state)
 {
 	struct err e;
 
-	(void)state;
 	tls_files_make(&files);
 	snprintf(setting_cert, sizeof(setting_cert), "tls_cert=%s", files.cert);
 	snprintf(setting_key, sizeof(setting_key), "tls_key=%s", files.key);
@@ -152,13 +144,12 @@ static int setup(void **state)
 
 static int teardown(void **state)
 {
-	(void)state;
 	stream_tls_close(worker);
 	tls_files_remove(&files);
 	return 0;
 }
 
-int main(void)
+TEST_PROGRAM(test_control_tls)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_both),

@@ -3,17 +3,14 @@
  * Who is missing: what a core tells of its open rounds, what control makes of that, and what it answers to who asks.
  * And what it tells who comes in a lost rank's place.
  */
+#include "tests/unit/cmocka_shim.h"
 #include "tests/unit/control_rig.h"
 
 #include <errno.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "phub/base/clock.h"
 #include "phub/control/job.h"
@@ -93,7 +90,6 @@ static void test_stall_blames_who_is_missing(void **state)
 	struct told *t = told_open();
 	struct job *job = &t->job;
 
-	(void)state;
 	job->left = 1;
 	t->members[68].left = true;
 	job_mail(&t->control, &mail); /* rank 69 is missing, and connected */
@@ -135,7 +131,6 @@ static void test_stall_blames_who_is_missing(void **state)
  */
 static void test_who_left_may_owe_results(void **state)
 {
-	(void)state;
 	for (int gone = 0; gone < 2; gone++) {
 		const struct mail ended = {.kind = MAIL_UPLINK_ENDED, .job = 7, .value = -ESHUTDOWN};
 		struct mail mail = {.kind = MAIL_STALLED, .job = 7, .round = 3};
@@ -188,7 +183,6 @@ static void test_a_core_names_all_who_are_missing(void **state)
 	struct core *core;
 	struct err e;
 
-	(void)state;
 	shard.open_oldest = shard.open_newest = 0;
 	for (uint32_t i = 0; i < WORLD; i++)
 		arrivals[i].state = i == 3 || i == 129 ? ARRIVAL_NONE : i == 64 ? ARRIVAL_PARTIAL : ARRIVAL_SUMMED;
@@ -248,7 +242,6 @@ static void test_who_is_missing(void **state)
 	struct rig rig;
 	struct actor a[3];
 
-	(void)state;
 	crew_open(&rig, a, 3, 2);
 	actor_who(&a[0], PHUB__ABOUT__ABOUT_START, 1, UINT32_MAX);
 	expect_who(&a[0], 0, "");
@@ -288,7 +281,6 @@ static void test_who_is_bounded(void **state)
 	struct rig rig;
 	struct actor a[3];
 
-	(void)state;
 	crew_open(&rig, a, 2, 1);
 	for (uint32_t i = 0; i < 2; i++)
 		actor_table(&a[i], NULL, 1, 10);
@@ -315,7 +307,6 @@ static void test_hyper_of_who_comes(void **state)
 	struct actor a[2];
 	struct rig rig;
 
-	(void)state;
 	crew_open(&rig, a, 2, 1);
 	for (uint32_t i = 0; i < 2; i++)
 		actor_table(&a[i], &job, 1, 16);
@@ -350,7 +341,6 @@ static void test_a_newcomer_is_the_last(void **state)
 {
 	const struct rig_job shrinks = {.generation = 1, .lost = LOST_SHRINK};
 
-	(void)state;
 	for (int leaves = 0; leaves < 2; leaves++) { /* the one before it was lost, or left */
 		struct actor a[3] = {{0}};
 		struct rig rig;
@@ -385,7 +375,6 @@ static void test_who_is_gone_and_why(void **state)
 	struct rig rig;
 	unsigned lost = 0;
 
-	(void)state;
 	crew_open(&rig, a, 5, 1);
 	for (int i = 0; i < 5; i++)
 		actor_table(&a[i], &shrinks, 1, 1000);
@@ -436,7 +425,6 @@ static void test_comes_before_all_know_of_the_loss(void **state)
 	struct job *job;
 	struct rig rig;
 
-	(void)state;
 	crew_open(&rig, a, 2, 1);
 	for (int i = 0; i < 2; i++)
 		actor_table(&a[i], &waits, 1, 1000);
@@ -467,7 +455,7 @@ static void test_comes_before_all_know_of_the_loss(void **state)
 	crew_close(&rig, a, 2);
 }
 
-int main(void)
+TEST_PROGRAM(test_control_who)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_stall_blames_who_is_missing),

@@ -81,7 +81,6 @@ static void test_stalls_are_told(void **state)
 	struct stand *s = stand_open(3, 0, false);
 	unsigned filled;
 
-	(void)state;
 	s->now += CORE_STALL_NS; /* idle for long: that is no stall */
 	stand_push(s, 0, 2, false);
 	wait_ns(s, 1000);
@@ -114,7 +113,6 @@ static void test_parts_that_stay_away_are_told(void **state)
 {
 	struct stand *s = stand_open(2, 0, false);
 
-	(void)state;
 	s->script.queue.unordered = true;
 	stand_part(stand_message(s, 1, 1, 1, false), 0, TRANSPORT_PART_ALIGN, false);
 	stand_push(s, 0, 1, false);
@@ -129,7 +127,6 @@ static void test_a_failure_is_told_later(void **state)
 	struct mail mail;
 	unsigned filled;
 
-	(void)state;
 	s->spec.nan = NAN_FAIL;
 	s->data[3] = NAN;
 	filled = fill_control(s);
@@ -162,7 +159,6 @@ static void test_versions_are_kept(void **state)
 	const struct optimizer_hyper *got;
 	struct hypers h;
 
-	(void)state;
 	hypers_init(&h, memory, RANKS, GROUPS, first);
 	t->rank = 1;
 	t->group_count = GROUPS;
@@ -204,7 +200,6 @@ static void test_commits_while_the_lease_lasts(void **state)
 {
 	struct stand *s = stand_open(2, 0, false);
 
-	(void)state;
 	s->shard->leased = true;
 	s->shard->lease = &s->core->lease;
 	lease_extend(&s->core->lease, s->now + 3);
@@ -223,7 +218,7 @@ static void test_commits_while_the_lease_lasts(void **state)
 	finish(s);
 }
 
-int main(void)
+TEST_PROGRAM(test_core)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_stalls_are_told),

@@ -82,7 +82,6 @@ static void test_by_hand(void **state)
 	const struct cost *costs;
 	char text[400];
 
-	(void)state;
 	fill(3, 2, 40, 1000, 500);
 	racks.latency_s = 1e-3;
 	for (unsigned i = 0; i < 3; i++)
@@ -112,7 +111,6 @@ static void test_by_hand(void **state)
 /* The bytes of the link that limits are those that are counted chunk by chunk. */
 static void test_bytes(void **state)
 {
-	(void)state;
 	for (unsigned count = 2; count < 9; count++) {
 		const struct cost *costs;
 		uint16_t home[CHUNKS];
@@ -143,7 +141,6 @@ static void test_senders_of_results(void **state)
 	static uint32_t lifts[CHUNKS];
 	const struct cost *costs;
 
-	(void)state;
 	for (unsigned slow = 1; slow < 3; slow++) {
 		fill(3, 2, 500, 1000, 500);
 		rack[slow].uplink_bytes_s = 20 * MBIT;
@@ -167,7 +164,6 @@ static void test_one_box(void **state)
 {
 	const struct cost *costs;
 
-	(void)state;
 	fill(1, 3, 0, 100, 50);
 	costs = predict();
 	for (unsigned kind = 1; kind < WAYS_COUNT; kind++)
@@ -181,7 +177,6 @@ static void test_never_faster(void **state)
 {
 	struct cost before[WAYS_COUNT];
 
-	(void)state;
 	for (unsigned count = 2; count < 12; count++) {
 		fill(count, 2, 40, 100, 50);
 		memcpy(before, predict(), sizeof(before));
@@ -208,7 +203,6 @@ static void test_window(void **state)
 {
 	double lag;
 
-	(void)state;
 	fill(4, 2, 40, 1000, 500);
 	lag = predict()[WAYS_TREE].lag_s;
 	job.window = 4;
@@ -223,7 +217,6 @@ static void test_degraded(void **state)
 	struct cost blind;
 	struct err e;
 
-	(void)state;
 	fill(3, 1, 1000, 100, 1000);
 	assert_int_equal(ways_homes(WAYS_SHARDED, boxes, 3, 0, chunk_bytes, CHUNKS, even, &e), 0);
 	rack[2].uplink_bytes_s = 20 * MBIT;
@@ -240,7 +233,6 @@ static void test_no_file(void **state)
 	const struct cost *costs;
 	char text[400];
 
-	(void)state;
 	fill(4, 1, 40, 100, 50);
 	net.racks = NULL;
 	for (unsigned i = 0; i < 4; i++) {
@@ -264,7 +256,6 @@ static void test_stranger(void **state)
 	struct cost known[WAYS_COUNT];
 	char text[COST_LIMIT_BYTES];
 
-	(void)state;
 	for (unsigned count = 2; count < 5; count++) {
 		fill(count, 4, 40, 1000, 1000);
 		memcpy(known, predict(), sizeof(known));
@@ -294,7 +285,6 @@ static void test_choice(void **state)
 	struct cost costs[WAYS_COUNT] = {{.round_s = 0.5}, {.round_s = 1.02}, {.round_s = 1.0}, {.round_s = 1.1}};
 	char text[400];
 
-	(void)state;
 	fill(3, 1, 40, 100, 50);
 	assert_int_equal(cost_choose(costs, WAYS_TREE), WAYS_TREE);
 	cost_write_choice(&net, costs, WAYS_TREE, text, sizeof(text));
@@ -319,7 +309,6 @@ static void test_refusals(void **state)
 	struct cost costs[WAYS_COUNT];
 	struct err e;
 
-	(void)state;
 	fill(3, 1, 40, 100, 50);
 	assert_int_equal(cost_ways(&net, &job, 3, costs, &e), -EINVAL);
 	boxes[1].rate_bytes_s = 0;
@@ -329,7 +318,7 @@ static void test_refusals(void **state)
 	assert_int_equal(cost_ways(&net, &job, 0, costs, &e), -EINVAL);
 }
 
-int main(void)
+TEST_PROGRAM(test_cost)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_by_hand),

@@ -118,7 +118,6 @@ static void test_a_copy_of_this_interval_stays(void **state)
 	float copy[ELEMENTS];
 	struct rig r;
 
-	(void)state;
 	rig_init(&r);
 	memcpy(copy, r.weights, sizeof(copy));
 	land(&r, 0, common, false);
@@ -134,7 +133,6 @@ static void test_a_copy_of_one_that_is_over_goes(void **state)
 	const float common[ELEMENTS] = {9, 9, 9, 9, 9, 9, 9, 9};
 	struct rig r;
 
-	(void)state;
 	rig_init(&r);
 	land(&r, 1, common, false);
 	assert_false(r.site.window.midway.kept || r.site.window.open);
@@ -148,7 +146,6 @@ static void test_who_comes_has_none(void **state)
 	const float common[ELEMENTS] = {9, 9, 9, 9, 9, 9, 9, 9};
 	struct rig r;
 
-	(void)state;
 	rig_init(&r);
 	r.site.has = false;
 	land(&r, 0, common, false);
@@ -164,7 +161,6 @@ static void test_who_comes_exchanges_with_the_others(void **state)
 	const float common[ELEMENTS] = {9, 9, 9, 9, 9, 9, 9, 9};
 	struct rig r;
 
-	(void)state;
 	for (unsigned restored = 0; restored < 2; restored++) { /* of a state, when the others have gone on */
 		rig_init(&r);
 		r.site.has = r.site.restored = r.site.goes_on = restored;
@@ -186,7 +182,6 @@ static void test_what_is_damaged_is_not_taken(void **state)
 	float copy[ELEMENTS];
 	struct rig r;
 
-	(void)state;
 	rig_init(&r);
 	memcpy(copy, r.weights, sizeof(copy));
 	land(&r, 1, common, true);
@@ -203,7 +198,6 @@ static void test_no_numbers_that_count_as_zero(void **state)
 	struct slot own = {0};
 	struct rig r;
 
-	(void)state;
 	rig_init(&r);
 	r.phub.settings.nan = PHUB_NAN_ZERO;
 	r.phub.forked = true; /* so that no round begins */
@@ -222,7 +216,6 @@ static void test_losses_are_said_once(void **state)
 	struct rig r;
 	struct window *w = &r.site.window;
 
-	(void)state;
 	rig_init(&r);
 	w->batches = 30;
 	w->trained = 20; /* of fewer than ten nothing is said */
@@ -243,7 +236,6 @@ static void test_losses_are_said_once(void **state)
 
 static uint64_t no_time(void *ctx)
 {
-	(void)ctx;
 	return 0;
 }
 
@@ -279,7 +271,6 @@ static void test_all_are_told_of_other_options(void **state)
 {
 	struct rig r;
 
-	(void)state;
 	bare_beside_loaded(&r, 0);
 	assert_int_equal(course_sync_agrees(&r.site), 0);
 	rig_fini(&r);
@@ -295,7 +286,6 @@ static void test_with_a_site_within_all_load(void **state)
 {
 	struct rig r;
 
-	(void)state;
 	bare_beside_loaded(&r, 0);
 	assert_int_equal(course_sync_goes_on(&r.site), 1);
 	assert_true(r.site.sync.due && r.site.sync.takes && r.site.goes_on);
@@ -332,7 +322,6 @@ static void test_who_was_there_is_saved(void **state)
 	struct err e;
 	struct rig r;
 
-	(void)state;
 	rig_saves(&r);
 	r.site.present.count = 2;
 	r.site.present.ranks[1] = 1;
@@ -360,7 +349,6 @@ static void test_shares_of_any_samples(void **state)
 	static const double shares[] = {0.25, 1, 0.5, 0};
 	struct rig r;
 
-	(void)state;
 	rig_init(&r);
 	r.site.weighted = true;
 	r.site.present.count = 2;
@@ -381,7 +369,6 @@ static void test_a_state_without_its_tensors(void **state)
 	struct err e;
 	struct rig r;
 
-	(void)state;
 	rig_saves(&r);
 	bytes = site_saved_bytes(&r.site);
 	saved = malloc(bytes);
@@ -444,7 +431,6 @@ static void test_who_goes_on_with_the_log_loses_nothing(void **state)
 	const int fd = mkstemp(path);
 	struct rig r;
 
-	(void)state;
 	assert_true(fd >= 0);
 	assert_true(write(fd, head, record_head(7, head)) > 0);
 	assert_int_equal(write(fd, there, sizeof(there) - 1), sizeof(there) - 1);
@@ -467,7 +453,6 @@ static void test_a_log_that_cannot_go_on_leaves_nothing(void **state)
 {
 	struct rig r;
 
-	(void)state;
 	log_turns(&r, "/dev/null/none");
 	assert_int_equal(r.site.log.error, -ENOTDIR);
 	r.site.log.path = strdup("/dev/null/none");
@@ -486,7 +471,6 @@ static void test_tensors_tell_of_statistics(void **state)
 	uint32_t before;
 	struct rig r;
 
-	(void)state;
 	rig_init(&r);
 	before = scout_fingerprint(&r.site.scout_config);
 	course_fini(&r.site);
@@ -501,7 +485,7 @@ static void test_tensors_tell_of_statistics(void **state)
 	rig_fini(&r);
 }
 
-int main(void)
+TEST_PROGRAM(test_course_sync)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_a_copy_of_this_interval_stays),

@@ -20,7 +20,6 @@ static void test_parse(void **state)
 	static const int wanted[] = {8, 0, 1, 2, 3, 11};
 	struct err e;
 
-	(void)state;
 	assert_int_equal(cpu_list_parse("8,0-3,11", &list, &e), 0);
 	assert_int_equal(list.count, 6);
 	assert_memory_equal(list.cpu, wanted, sizeof(wanted));
@@ -33,7 +32,6 @@ static void test_parse_fills_the_list(void **state)
 {
 	struct err e;
 
-	(void)state;
 	assert_int_equal(cpu_list_parse("0-4095", &list, &e), 0);
 	assert_int_equal(list.count, CPU_COUNT_MAX);
 	assert_int_equal(list.cpu[CPU_COUNT_MAX - 1], CPU_COUNT_MAX - 1);
@@ -45,7 +43,6 @@ static void test_parse_errors(void **state)
 		"0-4096", "99999999999999999999", "1,,2", "1;2"};
 	struct err e;
 
-	(void)state;
 	list.count = 77;
 	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
 		if (cpu_list_parse(bad[i], &list, &e) != -EINVAL)
@@ -74,7 +71,6 @@ static void test_pin(void **state)
 	static int where[CPU_COUNT_MAX];
 	pthread_t thread;
 
-	(void)state;
 	assert_int_equal(cpu_list_allowed(&list), 0);
 	assert_true(list.count >= 1);
 	memset(where, 0xff, sizeof(where));
@@ -91,7 +87,6 @@ static void test_pin(void **state)
 
 static void test_pin_errors(void **state)
 {
-	(void)state;
 	assert_int_equal(cpu_pin_self(-1), -EINVAL);
 	assert_int_equal(cpu_pin_self(CPU_COUNT_MAX), -EINVAL);
 	assert_int_equal(cpu_pin_self(CPU_COUNT_MAX - 1), -EINVAL);
@@ -126,7 +121,6 @@ static void test_node(void **state)
 		"/devices/system/cpu/cpu15/node2x", "/devices/system/cpu/cpu15/nodes"};
 	char root[] = "/tmp/phub-test-cpu-XXXXXX";
 
-	(void)state;
 	assert_non_null(mkdtemp(root));
 	for (size_t i = 0; i < sizeof(folders) / sizeof(folders[0]); i++)
 		make_folder(root, folders[i]);
@@ -165,7 +159,6 @@ static void test_node_distance(void **state)
 {
 	char root[] = "/tmp/phub-test-cpu-XXXXXX";
 
-	(void)state;
 	assert_non_null(mkdtemp(root));
 	make_folder(root, "/devices/system/node/node0");
 	make_folder(root, "/devices/system/node/node2");
@@ -196,7 +189,6 @@ static void test_node_allowed(void **state)
 {
 	char root[] = "/tmp/phub-test-cpu-XXXXXX", folder[64];
 
-	(void)state;
 	assert_int_equal(cpu_list_allowed(&list), 0);
 	assert_non_null(mkdtemp(root));
 	assert_int_equal(cpu_node_allowed(root), -ENOENT);
@@ -221,7 +213,7 @@ static void test_node_allowed(void **state)
 	assert_int_not_equal(access(root, F_OK), 0);
 }
 
-int main(void)
+TEST_PROGRAM(test_cpu)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_parse),

@@ -18,7 +18,6 @@ static void test_crc_known_answers(void **state)
 		0x01, 0xc0, [16] = 0x14, [22] = 0x04, [27] = 0x14, [31] = 0x18, 0x28, [40] = 0x02};
 	uint8_t bytes[32] = {0};
 
-	(void)state;
 	expect_crc(bytes, 32, 0x8a9136aa);
 	memset(bytes, 0xff, sizeof(bytes));
 	expect_crc(bytes, 32, 0x62a8ab43);
@@ -39,7 +38,6 @@ static void test_crcs_agree(void **state)
 	uint8_t noise[2048];
 	uint32_t x = 1;
 
-	(void)state;
 	for (size_t i = 0; i < sizeof(noise); i++)
 		noise[i] = (uint8_t)(x = x * 1664525u + 1013904223u, x >> 24);
 	for (size_t bytes = 0; bytes <= 1024; bytes++) {
@@ -58,7 +56,6 @@ static void test_zip_known_answers(void **state)
 {
 	uint8_t many[256];
 
-	(void)state;
 	for (int i = 0; i < 256; i++)
 		many[i] = (uint8_t)i;
 	assert_int_equal(crc_32_zip(0, "123456789", 9), 0xcbf43926);
@@ -67,7 +64,7 @@ static void test_zip_known_answers(void **state)
 	assert_int_equal(crc_32_zip(0, NULL, 0), 0);
 }
 
-int main(void)
+TEST_PROGRAM(test_crc)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_crc_known_answers),

@@ -2,17 +2,14 @@
 /*
  * Encrypted payloads: what was sealed opens, in place and elsewhere, and nothing else does; and the keys of sessions.
  */
-#include <setjmp.h>
 #include <errno.h>
-#include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include <openssl/evp.h>
 
+#include "tests/unit/cmocka_shim.h"
 #include "transport/crypt.h"
 #include "transport/le.h"
 
@@ -42,7 +39,6 @@ static int setup(void **state)
 {
 	struct err e;
 
-	(void)state;
 	for (size_t i = 0; i < BYTES_MAX; i++)
 		plain[i] = (uint8_t)(i * 7 + 1);
 	assert_int_equal(crypt_create(false, &sealer, &e), 0);
@@ -54,7 +50,6 @@ static int setup(void **state)
 
 static int teardown(void **state)
 {
-	(void)state;
 	crypt_destroy(sealer);
 	crypt_destroy(opener);
 	crypt_destroy(NULL);
@@ -73,7 +68,6 @@ static void seals_and_opens(void **state)
 {
 	static const uint32_t sizes[] = {1, 15, 16, 17, 64, 1000, BYTES_MAX};
 
-	(void)state;
 	for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
 		struct wire_header h = header_of(sizes[i]);
 
@@ -101,7 +95,6 @@ static void is_aes_256_gcm(void **state)
 	const uint32_t fields[] = {h.type, h.length, h.job, h.generation, h.epoch, h.chunk, h.rank};
 	int bytes;
 
-	(void)state;
 	le_put32(nonce, CORE);
 	le_put64(nonce + 4, 77);
 	for (unsigned i = 0; i < 7; i++)
@@ -126,7 +119,6 @@ static void no_changed_byte_opens(void **state)
 {
 	struct wire_header h = header_of(200);
 
-	(void)state;
 	assert_int_equal(crypt_seal(sealer, &h, CORE, 1, plain, sealed), 0);
 	for (uint32_t i = 0; i < h.length; i++) {
 		sealed[i] ^= (uint8_t)(1u << i % 8);
@@ -146,7 +138,6 @@ static void the_header_is_bound(void **state)
 	const struct wire_header h = header_of(200);
 	struct wire_header bad[9];
 
-	(void)state;
 	for (unsigned i = 0; i < 9; i++)
 		bad[i] = h;
 	bad[0].type = WIRE_INIT;
@@ -178,7 +169,6 @@ static void what_is_one_ranks_is_bound_to_it(void **state)
 {
 	struct wire_header h = header_of(64), one, all;
 
-	(void)state;
 	h.type = WIRE_RESULT;
 	one = crypt_result(&h, true);
 	all = crypt_result(&h, false);
@@ -200,7 +190,6 @@ static void keys_differ(void **state)
 	struct wire_header h = header_of(64);
 	uint8_t push_key[PROOF_KEY], again[PROOF_KEY], elsewhere[PROOF_KEY];
 
-	(void)state;
 	assert_int_equal(crypt_take_key(opener, key), 0);
 	assert_int_equal(crypt_take_key(opener, other), 1);
 	assert_int_equal(crypt_seal(sealer, &h, CORE, 1, plain, sealed), 0);
@@ -218,7 +207,6 @@ static void no_key_opens_nothing(void **state)
 	struct wire_header h = header_of(64);
 	struct crypt *empty;
 
-	(void)state;
 	assert_int_equal(crypt_create(true, &empty, NULL), 0);
 	assert_int_equal(crypt_seal(sealer, &h, CORE, 1, plain, sealed), 0);
 	assert_int_equal(crypt_open(empty, &h, CORE, sealed, opened), -EBADMSG);
@@ -232,7 +220,6 @@ static void wraps(void **state)
 {
 	uint8_t wrapped[CRYPT_WRAPPED_BYTES], twice[CRYPT_WRAPPED_BYTES], out[PROOF_KEY];
 
-	(void)state;
 	assert_int_equal(crypt_wrap(key, 3, 1, other, wrapped), 0);
 	assert_int_equal(crypt_wrap(key, 3, 1, other, twice), 0);
 	assert_memory_not_equal(wrapped, twice, PROOF_NONCE);
@@ -249,7 +236,7 @@ static void wraps(void **state)
 	}
 }
 
-int main(void)
+TEST_PROGRAM(test_crypt)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(seals_and_opens, setup, teardown),

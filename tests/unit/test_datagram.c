@@ -8,8 +8,6 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <linux/filter.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -17,10 +15,10 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "phub/base/clock.h"
 #include "tests/suite/transport_rig.h"
+#include "tests/unit/cmocka_shim.h"
+#include "tests/unit/libc_rig.h"
 #include "transport/datagram_internal.h"
 #include "transport/reliable_internal.h"
 #include "transport/udp_internal.h"
@@ -31,7 +29,7 @@ static const struct fixture udp = {.label = "udp", .transport = "udp"};
 
 static size_t narrow; /* larger datagrams are lost; 0: none */
 
-int sendmmsg(int fd, struct mmsghdr *messages, unsigned count, int flags)
+static int narrow_sendmmsg(int fd, struct mmsghdr *messages, unsigned count, int flags)
 {
 	for (unsigned i = 0; i < count; i++) {
 		const struct msghdr *m = &messages[i].msg_hdr;
@@ -87,7 +85,6 @@ static void datagrams_are_as_large_as_both_allow(void **state)
 {
 	static const unsigned mtus[] = {0, 9000, 4200, 1500, 1280};
 
-	(void)state;
 	for (unsigned i = 0; i < sizeof(mtus) / sizeof(mtus[0]); i++) {
 		const struct rig_options options = {.datagram_mtu = mtus[i]};
 		uint32_t bytes = mtus[i] ? mtus[i] - UDP_HEADERS_V4 : WIRE_DATAGRAM_MAX;
@@ -106,7 +103,6 @@ static void a_narrow_way_is_found(void **state)
 	static const size_t ways[] = {8972, 1472, 1252};
 	static const uint32_t fragments[] = {8832, 1344, 1088};
 
-	(void)state;
 	for (unsigned i = 0; i < 3; i++) {
 		begin(&(struct rig_options){0});
 		narrow = ways[i];
@@ -123,7 +119,6 @@ static void a_silent_way_ends_with_words(void **state)
 	const struct rig_options options = {.handshake_ms = 200};
 	const struct record *r;
 
-	(void)state;
 	begin(&options);
 	narrow = 1;
 	assert_int_equal(pair_push(lane, 5, 1, lane), 0);
@@ -142,7 +137,6 @@ static void silence_later_ends_nothing(void **state)
 {
 	const struct rig_options options = {.handshake_ms = 100};
 
-	(void)state;
 	begin(&options);
 	exchange(1);
 	narrow = 1;
@@ -164,7 +158,6 @@ static void silence_for_too_long_ends_with_words(void **state)
 	uint64_t began_ns, took_ms;
 	const struct record *r;
 
-	(void)state;
 	begin(&(struct rig_options){0});
 	exchange(1);
 	lane->worker_spec.silent_ns = 3200 * NS_PER_MS;
@@ -200,7 +193,6 @@ static void nowhere_is_an_error_at_once(void **state)
 	struct conn *c;
 	int rc;
 
-	(void)state;
 	begin(&(struct rig_options){0});
 	rc = rig->ops->connect(lane->transport, "[2001:db8::1]:9", 1, 0, rig_key(), &lane->worker_spec, &c, &e);
 	if (rc == 0)
@@ -219,7 +211,6 @@ static void a_core_that_is_none_is_refused(void **state)
 	const struct datagram *t;
 	struct err e = {0};
 
-	(void)state;
 	begin(&(struct rig_options){0});
 	rig_box_end(rig, 1);
 	t = (const struct datagram *)rig->box;
@@ -240,7 +231,6 @@ static void names_tell_nothing(void **state)
 {
 	uint32_t names[16];
 
-	(void)state;
 	begin(&(struct rig_options){0});
 	for (unsigned i = 0; i < 16; i++) {
 		struct lane *more = rig_join(rig, box, worker, 2 + i);
@@ -289,7 +279,6 @@ static void check_loss(double part, bool cuts)
 
 static void lost_datagrams_are_sent_again(void **state)
 {
-	(void)state;
 	check_loss(0.01, false);
 	check_loss(0.2, false);
 }
@@ -297,7 +286,6 @@ static void lost_datagrams_are_sent_again(void **state)
 /* What the kernel cuts late is lost as a whole: dozens in a row. */
 static void lost_trains_are_sent_again(void **state)
 {
-	(void)state;
 	check_loss(0.1, true);
 }
 
@@ -345,7 +333,6 @@ static void runts_and_rubbish_are_counted(void **state)
 {
 	static const uint8_t rubbish[2000] = {0xff, 1};
 
-	(void)state;
 	begin_with_stranger();
 	throw_at(box, "", 0);
 	throw_at(box, rubbish, 1);
@@ -369,7 +356,6 @@ static void forgeries_are_counted(void **state)
 	const struct datagram_address *peer;
 	uint16_t port;
 
-	(void)state;
 	begin_with_stranger();
 	peer = &((struct datagram_conn *)lane->box)->peer;
 	port = peer->port;
@@ -444,7 +430,6 @@ static void a_worker_is_followed_where_it_receives(void **state)
 	uint16_t port;
 	uint64_t way;
 
-	(void)state;
 	begin_with_stranger();
 	c = (const struct datagram_conn *)lane->box;
 	port = c->peer.port;
@@ -472,7 +457,6 @@ static void a_box_that_was_shown_nothing_sends_nothing(void **state)
 	const struct datagram_conn *c;
 	uint64_t way;
 
-	(void)state;
 	begin(&(struct rig_options){0});
 	c = (const struct datagram_conn *)lane->box;
 	stranger = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
@@ -499,7 +483,6 @@ static void another_queue_knows_nothing_of_it(void **state)
 	struct rig_end *second;
 	uint8_t bytes[WIRE_DATAGRAM_BYTES];
 
-	(void)state;
 	begin_with_stranger();
 	second = rig_box_end(rig, 1);
 	d.conn = ((struct datagram_conn *)lane->box)->here;
@@ -516,7 +499,6 @@ static void a_flood_is_taken_in_pieces(void **state)
 	struct event events[64];
 	uint64_t before, after;
 
-	(void)state;
 	begin_with_stranger();
 	for (unsigned i = 0; i < 3000; i++)
 		throw_at(box, rubbish, sizeof(rubbish));
@@ -535,7 +517,7 @@ static void a_flood_is_taken_in_pieces(void **state)
 	rig_destroy(rig);
 }
 
-int main(void)
+TEST_PROGRAM(test_datagram)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(datagrams_are_as_large_as_both_allow),
@@ -556,5 +538,6 @@ int main(void)
 		cmocka_unit_test(a_flood_is_taken_in_pieces),
 	};
 
+	libc_rig_sendmmsg = narrow_sendmmsg;
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -48,7 +48,6 @@ static void test_committed_results_go_out_first(void **state)
 {
 	struct stand *s = stand_bereaved(3, false);
 
-	(void)state;
 	/* They come in two parts; only then is it told that there are no more, and once. */
 	s->script.room[1] = 2;
 	stand_event(s, 1, EVENT_WRITABLE);
@@ -91,14 +90,12 @@ static void test_nothing_is_behind_the_last_word(void **state)
 		assert_true(stand_is_home(s));
 		stand_close(s);
 	}
-	(void)state;
 }
 
 static void test_who_reads_nothing_holds_nobody_up(void **state)
 {
 	struct stand *s = stand_bereaved(3, false);
 
-	(void)state;
 	s->now += DRAIN_NS - 10;
 	core_step(s->core, s->now);
 	assert_false(stand_is_home(s));
@@ -112,7 +109,6 @@ static void test_who_reads_nothing_holds_nobody_up(void **state)
 /* With patience all go out, however slowly; then who reads nothing holds nobody up, nor does a box that goes down. */
 static void test_who_reads_slowly_gets_all(void **state)
 {
-	(void)state;
 	for (int hurried = 0; hurried < 2; hurried++) {
 		struct stand *s = stand_drains(4, false, true);
 
@@ -139,7 +135,6 @@ static void test_a_drain_is_cut_short(void **state)
 {
 	struct stand *s = stand_bereaved(3, false);
 
-	(void)state;
 	stand_mail(s, (struct mail){.kind = MAIL_DETACH});
 	stand_mail(s, (struct mail){.kind = MAIL_DETACH, .value = (int64_t)DRAIN_NS});
 	stand_steps(s, 1);
@@ -154,7 +149,6 @@ static void test_a_core_that_stops_drains_no_longer(void **state)
 {
 	struct stand *s = stand_bereaved(3, false);
 
-	(void)state;
 	stand_mail(s, (struct mail){.kind = MAIL_STOP});
 	stand_steps(s, 1);
 	assert_true(stand_is_home(s));
@@ -166,7 +160,6 @@ static void test_a_drain_commits_nothing(void **state)
 {
 	struct stand *s = stand_open(2, 0, false);
 
-	(void)state;
 	stand_push(s, 0, 0, false);
 	stand_mail(s, (struct mail){.kind = MAIL_DETACH, .value = (int64_t)DRAIN_NS});
 	stand_steps(s, 2);
@@ -188,7 +181,6 @@ static void test_a_lossy_worker_may_ask_again(void **state)
 {
 	struct stand *s = stand_bereaved(1, true);
 
-	(void)state;
 	s->script.room[1] = UINT_MAX;
 	stand_event(s, 1, EVENT_WRITABLE);
 	stand_steps(s, 2);
@@ -212,7 +204,6 @@ static void test_a_large_job_is_settled_in_many_turns(void **state)
 	struct stand *s = stand_open(CHUNKS, UINT_MAX, false);
 	unsigned turns = 0;
 
-	(void)state;
 	for (uint32_t chunk = 0; chunk < CHUNKS; chunk++)
 		stand_push(s, 0, chunk, true);
 	assert_int_equal(s->shard->links[0].held, CHUNKS);
@@ -239,7 +230,6 @@ static void test_a_parked_commit_survives_its_reader(void **state)
 	struct stand *s = stand_open(1, 0, true);
 	struct event *e;
 
-	(void)state;
 	stand_push(s, 0, 0, false);
 	stand_push(s, 1, 0, false);
 	s->script.event_count = 0; /* the completions are late, as on lossy links they may be */
@@ -320,7 +310,6 @@ static void test_what_does_not_balance_is_told(void **state)
 		{"rank 1 has 1 credits out", plant_credit_lost},
 	};
 
-	(void)state;
 	for (unsigned i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
 		struct stand *s = stand_open(2, 0, false);
 		struct err e = {0};
@@ -347,7 +336,6 @@ static void test_a_round_that_was_open_balances(void **state)
 {
 	struct stand *s = stand_open(2, 0, false);
 
-	(void)state;
 	stand_push(s, 0, 1, false);
 	assert_int_equal(s->shard->sum_free, 1);
 	stand_mail(s, (struct mail){.kind = MAIL_DETACH});
@@ -356,7 +344,7 @@ static void test_a_round_that_was_open_balances(void **state)
 	stand_close(s);
 }
 
-int main(void)
+TEST_PROGRAM(test_detach)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_committed_results_go_out_first),

@@ -10,7 +10,6 @@
 
 #include <errno.h>
 #include <ftw.h>
-#include <setjmp.h>
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -21,8 +20,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
+#include "tests/unit/cmocka_shim.h"
 #include "topology/discover.h"
 #include "topology/pick.h"
 
@@ -30,22 +28,17 @@ static char tree[64];
 
 static int tree_setup(void **state)
 {
-	(void)state;
 	snprintf(tree, sizeof(tree), "/tmp/phub-discover-XXXXXX");
 	return mkdtemp(tree) ? 0 : -1;
 }
 
 static int tree_remove_entry(const char *path, const struct stat *status, int type, struct FTW *ftw)
 {
-	(void)status;
-	(void)type;
-	(void)ftw;
 	return remove(path);
 }
 
 static int tree_teardown(void **state)
 {
-	(void)state;
 	return nftw(tree, tree_remove_entry, 16, FTW_DEPTH | FTW_PHYS);
 }
 
@@ -258,7 +251,6 @@ static struct host discover_ok(const unsigned char *mask, unsigned mask_bytes)
 
 static void test_recorded_virtual_machine(void **state)
 {
-	(void)state;
 	tree_write_virtual_machine();
 	struct host host = discover_ok(NULL, 0);
 
@@ -280,7 +272,6 @@ static void test_recorded_virtual_machine(void **state)
 
 static void test_rack_box(void **state)
 {
-	(void)state;
 	tree_write_rack_box(true);
 	struct host host = discover_ok(NULL, 0);
 
@@ -310,7 +301,6 @@ static void test_pick_on_the_rack_box(void **state)
 {
 	struct placement_core cores[29];
 	struct err e = {0};
-	(void)state;
 
 	tree_write_rack_box(false);
 	struct host host = discover_ok(NULL, 0);
@@ -338,7 +328,6 @@ static void test_pick_prefers_the_node_and_whole_cores(void **state)
 	struct placement_core cores[56];
 	struct err e = {0};
 	const unsigned nics[1] = {5}; /* mlx3, on node 1 */
-	(void)state;
 
 	tree_write_rack_box(true);
 	struct host host = discover_ok(NULL, 0);
@@ -364,7 +353,6 @@ static void test_pick_within_a_mask(void **state)
 	unsigned char mask[8] = {1u << 2, 1u << 6, 0, 1u << 6 | 1u << 7};
 	struct placement_core cores[4];
 	struct err e = {0};
-	(void)state;
 
 	tree_write_rack_box(true);
 	struct host host = discover_ok(mask, sizeof(mask));
@@ -381,7 +369,6 @@ static void test_pick_without_nics(void **state)
 	struct host host = {.node_count = 2, .cpu_count = 4, .nodes = {{.id = 0}, {.id = 1}}};
 	struct placement_core cores[4];
 	struct err e = {0};
-	(void)state;
 
 	for (int i = 0; i < 4; i++)
 		host.cpus[i] = (struct host_cpu){.id = i, .core = i, .node = i / 2};
@@ -406,7 +393,6 @@ static void test_pick_by_rate(void **state)
 	struct placement_core cores[5];
 	struct err e = {0};
 	unsigned per_nic[3] = {0};
-	(void)state;
 
 	for (int i = 0; i < 16; i++)
 		host.cpus[i] = (struct host_cpu){.id = i, .core = i, .node = i / 8};
@@ -433,7 +419,6 @@ static void test_pick_errors(void **state)
 	struct placement_core core = {.cpu = 77};
 	unsigned nics[HOST_NIC_COUNT_MAX + 1] = {1};
 	struct err e = {0};
-	(void)state;
 
 	assert_int_equal(topology_pick_cores(&host, NULL, 0, 0, &core, &e), -EINVAL);
 	assert_int_equal(topology_pick_cores(&host, NULL, 0, 2, &core, &e), -EINVAL);
@@ -445,7 +430,6 @@ static void test_pick_errors(void **state)
 
 static void test_without_numa(void **state)
 {
-	(void)state;
 	tree_write("0,2-3", "sys/devices/system/cpu/online");
 	tree_write("MemTotal:        1000 kB\nMemFree: 1 kB", "proc/meminfo");
 	tree_write_huge("7", "5", "sys/kernel/mm/hugepages");
@@ -465,7 +449,6 @@ static void test_without_numa(void **state)
 
 static void test_virtio_takes_the_node_of_its_function(void **state)
 {
-	(void)state;
 	tree_write_virtual_machine();
 	tree_write("0", "sys/devices/pci0000:00/0000:00:03.0/numa_node");
 	assert_int_equal(discover_ok(NULL, 0).nics[0].node, 0);
@@ -489,7 +472,6 @@ static enum host_near near_of(const struct host *host, const char *nic, unsigned
 
 static void test_gpus_and_switches(void **state)
 {
-	(void)state;
 	tree_write_gpu_box();
 	struct host host = discover_ok(NULL, 0);
 	const struct host_nic *rail0 = nic_named(&host, "rail0");
@@ -529,7 +511,6 @@ static void test_gpus_and_switches(void **state)
 /* A card of two ports whose slot carries one, and one whose switch has half its lanes. */
 static void test_slots_slower_than_ports(void **state)
 {
-	(void)state;
 	tree_write_gpu_box();
 	struct host host = discover_ok(NULL, 0);
 	unsigned rail0 = (unsigned)(nic_named(&host, "rail0") - host.nics), rail2 = rail0 + 2;
@@ -547,7 +528,6 @@ static void test_slots_slower_than_ports(void **state)
 
 static void test_without_pci(void **state)
 {
-	(void)state;
 	tree_write_rack_box(false);
 	struct host host = discover_ok(NULL, 0);
 
@@ -562,7 +542,6 @@ static void test_without_pci(void **state)
 static void test_hostile_pci(void **state)
 {
 	char deep[1024] = "pci0000:00";
-	(void)state;
 
 	tree_write_rack_box(false);
 	tree_write("here", "sys/devices/pci0000:00/here");
@@ -609,7 +588,6 @@ static void test_hostile_pci(void **state)
 static void test_pci_bounds(void **state)
 {
 	char way[200];
-	(void)state;
 
 	tree_write_rack_box(false);
 	for (unsigned i = 0; i < HOST_GPU_COUNT_MAX + 6; i++) {
@@ -627,7 +605,6 @@ static void test_pci_bounds(void **state)
 
 static void test_odd_files(void **state)
 {
-	(void)state;
 	tree_write("0-1,3-2,banana", "sys/devices/system/cpu/online");
 	tree_write("0,banana", "sys/devices/system/node/online");
 	tree_write("99999999999999999999", "sys/devices/system/node/node0/cpulist");
@@ -654,7 +631,6 @@ static void test_odd_files(void **state)
 
 static void test_bounds(void **state)
 {
-	(void)state;
 	tree_write("0-5000", "sys/devices/system/cpu/online");
 	tree_write("0-100", "sys/devices/system/node/online");
 	for (int i = 0; i < (int)HOST_NIC_COUNT_MAX + 6; i++) {
@@ -677,7 +653,6 @@ static void test_no_cpu(void **state)
 	struct discover_options options = {.root = tree};
 	struct host host = {.cpu_count = 77};
 	struct err e = {0};
-	(void)state;
 
 	/* An empty tree, then one whose CPUs are not those allowed. */
 	assert_int_equal(discover_host(&options, &host, &e), -ENOENT);
@@ -692,7 +667,6 @@ static void test_no_cpu(void **state)
 static void test_mask_without_sysfs(void **state)
 {
 	const unsigned char mask[1] = {1u << 3 | 1u << 5};
-	(void)state;
 	struct host host = discover_ok(mask, sizeof(mask));
 
 	assert_int_equal(host.cpu_count, 2);
@@ -704,7 +678,6 @@ static void test_this_machine(void **state)
 	static struct host host;
 	struct placement_core cores[HOST_CPU_COUNT_MAX];
 	struct err e = {0};
-	(void)state;
 
 	assert_int_equal(discover_host(NULL, &host, &e), 0);
 	assert_true(host.cpu_count >= 1 && host.node_count >= 1);
@@ -715,7 +688,7 @@ static void test_this_machine(void **state)
 
 #define TREE_TEST(test) cmocka_unit_test_setup_teardown(test, tree_setup, tree_teardown)
 
-int main(void)
+TEST_PROGRAM(test_discover)
 {
 	const struct CMUnitTest tests[] = {
 		TREE_TEST(test_recorded_virtual_machine),

@@ -3,17 +3,14 @@
  * Data connections of a box below: by what they may come, when the way is not good enough for a box though it is for a
  * worker. The transport is the loop, under another's name and with another's flaws.
  */
+#include "tests/unit/cmocka_shim.h"
 #include "tests/unit/control_rig.h"
 
 #include <errno.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stddef.h>
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "phub/control/job.h"
 
@@ -79,7 +76,6 @@ static void test_fixed_places(void **state)
 {
 	struct scene s;
 
-	(void)state;
 	scene_open(&s, "verbs");
 	s.rig.config.rdma_pushes = CONFIG_PUSHES_FIXED;
 	assert_int_equal(connect_as(&s.box), -ECONNREFUSED);
@@ -104,7 +100,6 @@ static void test_not_plain(void **state)
 	uint64_t used;
 	struct scene s;
 
-	(void)state;
 	scene_open(&s, "loop");
 	q = s.rig.box->queues[0][0];
 	q->lossy = true;
@@ -130,7 +125,6 @@ static void test_not_picked(void **state)
 {
 	struct scene s;
 
-	(void)state;
 	scene_open(&s, "tcp");
 	s.ops.name = "udp";
 	assert_int_equal(connect_as(&s.worker), -ECONNREFUSED);
@@ -143,7 +137,6 @@ static void test_goes_down(void **state)
 {
 	struct scene s;
 
-	(void)state;
 	scene_open(&s, "loop");
 	s.rig.box->control.stopping = true;
 	assert_int_equal(connect_as(&s.worker), -ESHUTDOWN);
@@ -151,7 +144,7 @@ static void test_goes_down(void **state)
 	scene_close(&s);
 }
 
-int main(void)
+TEST_PROGRAM(test_door)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_fixed_places),

@@ -9,8 +9,6 @@
 #include <net/if.h>
 #include <netpacket/packet.h>
 #include <sched.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,10 +16,9 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "phub/base/clock.h"
 #include "phub/base/mem.h"
+#include "tests/unit/cmocka_shim.h"
 #include "tests/unit/dpdk_rig.h"
 #include "transport/dpdk.h"
 
@@ -43,13 +40,10 @@ static void on_log(enum log_level level, const char *line)
 
 static void on_message(struct reliable_message *m)
 {
-	(void)m;
 }
 
 static void on_let(struct reliable *r, struct reliable_message *m)
 {
-	(void)r;
-	(void)m;
 }
 
 static const struct dpdk_host host = {.log = on_log, .hold = on_message, .let = on_let, .drop_name = dpdk_drop_name};
@@ -75,19 +69,16 @@ static int begin_as(const char *spec)
 /* A network of 2^16 addresses. */
 static int begin(void **state)
 {
-	(void)state;
 	return begin_as("net_tap0,iface=phub-arp@10.8.0.1/16");
 }
 
 static int begin_gateway(void **state)
 {
-	(void)state;
 	return begin_as("net_tap0,iface=phub-arp@10.8.0.1/16,gw=10.8.0.254");
 }
 
 static int end(void **state)
 {
-	(void)state;
 	close(raw);
 	port->ops->close(port);
 	plugin->close(nic);
@@ -152,7 +143,6 @@ static void askers_take_free_places(void **state)
 {
 	uint64_t sent;
 
-	(void)state;
 	for (uint8_t i = 0; i < PLACES; i++) {
 		arp(1, (uint8_t)(4 * i), 2, 0x10);
 		assert_true(poll_until(&counters()->answered, i + 1u));
@@ -175,7 +165,6 @@ static void askers_take_free_places(void **state)
 /* Somebody else has our address: it is counted, and told once. We, and who asks whether it is free, are no such one. */
 static void conflicts_are_told(void **state)
 {
-	(void)state;
 	arp(1, 0, 2, 0x10);
 	arp(1, 0, 1, 0x66);
 	arp(2, 0, 1, 0x66);
@@ -213,7 +202,6 @@ static void pings_are_ours(void **state)
 	static const uint8_t all[6] = {0xff, 0xff, 0xff, 0xff, 0xff, 0xff};
 	const uint64_t *dropped = counters()->dropped;
 
-	(void)state;
 	ping(8, 0, 7, all, &dropped[DPDK_ELSEWHERE]);
 	ping(9, 0, 7, port->address.mac, &dropped[DPDK_PROTOCOL]);
 	ping(8, 255, 255, port->address.mac, &dropped[DPDK_PROTOCOL]);
@@ -225,11 +213,10 @@ static void pings_are_ours(void **state)
 
 static void pings_by_the_gateway(void **state)
 {
-	(void)state;
 	ping(9, 0, 7, port->address.mac, &counters()->answered);
 }
 
-int main(void)
+TEST_PROGRAM(test_dpdk_arp)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(askers_take_free_places, begin, end),

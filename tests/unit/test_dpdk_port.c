@@ -10,8 +10,6 @@
 #include <netpacket/packet.h>
 #include <poll.h>
 #include <sched.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,12 +17,11 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "phub/base/clock.h"
 #include "phub/base/mem.h"
 #include "phub/base/stats.h"
 #include "tests/suite/transport_rig.h"
+#include "tests/unit/cmocka_shim.h"
 #include "tests/unit/dpdk_rig.h"
 
 enum { BYTES = 1300, WAIT_MS = 3000 };
@@ -42,7 +39,6 @@ static void message_hold(struct reliable_message *m)
 
 static void message_let(struct reliable *r, struct reliable_message *m)
 {
-	(void)r;
 	--*(int *)m;
 }
 
@@ -160,7 +156,6 @@ static void test_errors(void **state)
 	struct dpdk_nic *nic = NULL;
 	struct err e = {0};
 
-	(void)state;
 	assert_int_equal(dpdk_spec_parse("net_nothing0@10.0.0.1/24", &config.spec, &e), 0);
 	assert_true(plugin->open(&host, &config, &nic, &e) < 0);
 	assert_non_null(strstr(e.text, "net_nothing0"));
@@ -214,7 +209,6 @@ static void test_memif(void **state)
 	struct datagram_in in;
 	bool heard = false;
 
-	(void)state;
 	plugin->facts(box_nic, &facts);
 	assert_string_equal(facts.driver, "net_memif");
 	assert_int_equal(facts.steering, DPDK_STEER_ONE);
@@ -268,7 +262,6 @@ static void test_memif_link(void **state)
 	uint8_t payload[BYTES] = {0};
 	struct datagram_in in;
 
-	(void)state;
 	reading = 0;
 	assert_true(say_until_heard(box, &to, worker, &in));
 	worker->ops->close(worker);
@@ -302,7 +295,6 @@ static void test_memif_steered(void **state)
 	struct datagram_in in;
 	bool heard = false;
 
-	(void)state;
 	plugin->facts(box_nic, &facts);
 	assert_int_equal(facts.steering, DPDK_STEER_SOFT);
 	assert_int_equal(facts.rx_queues, 1);
@@ -346,7 +338,6 @@ static void test_ring(void **state)
 	uint8_t payload[BYTES] = {0};
 	char head[16];
 
-	(void)state;
 	reading = 0;
 	plugin->facts(nic, &facts);
 	assert_true(facts.maps);
@@ -386,7 +377,6 @@ static void test_ring_mapped(void **state)
 	struct err e;
 	uint8_t *at, *other;
 
-	(void)state;
 	reading = warnings = 0;
 	assert_int_equal(mem_region_create(2 * HALF, 0, MEM_NODE_ANY, &region, &e), 0);
 	at = region.base;
@@ -452,7 +442,6 @@ static void test_null(void **state)
 	uint8_t payload[BYTES] = {0};
 	uint64_t begin = clock_thread_cpu_ns(), sent, empty;
 
-	(void)state;
 	reading = 0;
 	for (int i = 0; i < ROUNDS; i++) {
 		for (int k = 0; k < BATCH; k++)
@@ -481,13 +470,11 @@ static void command(const char *text)
 
 static int veth_setup(void **state)
 {
-	(void)state;
 	return dpdk_rig_veth() ? 0 : -1;
 }
 
 static int veth_drop(void **state)
 {
-	(void)state;
 	command("ip link del phub-a");
 	return 0;
 }
@@ -535,7 +522,6 @@ static void test_frame_sizes(void **state)
 		{"", "", NULL},
 	};
 
-	(void)state;
 	command("ip link set phub-a mtu 9000; ip link set phub-b mtu 9000");
 	for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		struct dpdk_nic_config config = {.queues = 1};
@@ -564,7 +550,6 @@ static void test_kernel(void **state)
 	uint16_t port;
 	int fd;
 
-	(void)state;
 	nic = nic_open_queues("net_af_packet0,iface=phub-a@" OUR_IP "/24", 1);
 	p = dpdk_rig_port(plugin, nic, 0);
 	fd = dpdk_rig_socket(&port);
@@ -668,7 +653,6 @@ static void test_wrong_frames(void **state)
 	struct datagram_port *p = dpdk_rig_port(plugin, nic, 0);
 	int raw = raw_socket("phub-t");
 
-	(void)state;
 	for (unsigned i = 0; i < sizeof(wrongs) / sizeof(wrongs[0]); i++) {
 		const struct wrong *w = &wrongs[i];
 		struct frame f = frame_good(p);
@@ -731,7 +715,6 @@ static void kernel_address_as(const char *spec)
 /* Left out, and written out. */
 static void test_kernel_address(void **state)
 {
-	(void)state;
 	command("ip addr flush dev phub-b && ip addr add 10.8.0.3/24 dev phub-a && ip addr add " OUR_IP
 		"/24 dev phub-a");
 	kernel_address_as("net_af_packet0,iface=phub-a@" OUR_IP "/24");
@@ -740,7 +723,7 @@ static void test_kernel_address(void **state)
 	kernel_address_as("net_af_packet0,iface=phub-a@" OUR_IP "/24");
 }
 
-int main(void)
+TEST_PROGRAM(test_dpdk_port)
 {
 	const struct CMUnitTest kernel[] = {
 		cmocka_unit_test_setup_teardown(test_kernel_address, veth_setup, veth_drop),

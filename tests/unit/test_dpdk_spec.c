@@ -4,8 +4,6 @@
  */
 #include <errno.h>
 #include <linux/capability.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
@@ -13,8 +11,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
+#include "tests/unit/cmocka_shim.h"
 #include "transport/dpdk.h"
 
 static void test_spec(void **state)
@@ -27,7 +24,6 @@ static void test_spec(void **state)
 	struct dpdk_spec s;
 	struct err e;
 
-	(void)state;
 	assert_int_equal(dpdk_spec_parse("net_memif0,role=server", &s, &e), 0);
 	assert_string_equal(s.device, "net_memif0,role=server");
 	assert_int_equal(s.ip, 0);
@@ -71,7 +67,6 @@ static void test_impossible(void **state)
 	struct dpdk_spec s[DPDK_PORTS_MAX];
 	struct err e;
 
-	(void)state;
 	for (unsigned i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
 		if (dpdk_specs_parse(wrong[i].text, s, &e) != -EINVAL)
 			fail_msg("\"%s\" was taken", wrong[i].text);
@@ -90,7 +85,6 @@ static void test_specs(void **state)
 	struct dpdk_spec s[DPDK_PORTS_MAX];
 	struct err e;
 
-	(void)state;
 	assert_int_equal(dpdk_specs_parse("net_a@10.0.0.1/24", s, &e), 1);
 	assert_int_equal(dpdk_specs_parse(" net_a,x=1@10.0.0.1/24 ;  net_b@10.0.1.1/24,mtu=9000; net_c;", s, &e), 3);
 	assert_string_equal(s[0].device, "net_a,x=1");
@@ -113,7 +107,6 @@ static void test_lacks(void **state)
 	pid_t child;
 	int status;
 
-	(void)state;
 	assert_false(dpdk_lacks("net_memif0,role=server", lacks));
 	assert_false(dpdk_lacks("0000:3b:00.0", lacks));
 	child = fork();
@@ -131,7 +124,7 @@ static void test_lacks(void **state)
 	assert_int_equal(status, 0);
 }
 
-int main(void)
+TEST_PROGRAM(test_dpdk_spec)
 {
 	const struct CMUnitTest tests[] = {cmocka_unit_test(test_spec), cmocka_unit_test(test_impossible),
 		cmocka_unit_test(test_specs), cmocka_unit_test(test_lacks)};

@@ -5,8 +5,6 @@
  */
 #include <errno.h>
 #include <sched.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,9 +12,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "phub/base/clock.h"
+#include "tests/unit/cmocka_shim.h"
 #include "tests/unit/dpdk_rig.h"
 
 enum { WAIT_MS = 3000 };
@@ -25,13 +22,11 @@ static const struct dpdk_plugin *plugin;
 
 static void never_hold(struct reliable_message *m)
 {
-	(void)m;
 	fail_msg("nothing is attached: the driver takes whole packets only");
 }
 
 static void never_let(struct reliable *r, struct reliable_message *m)
 {
-	(void)r;
 	never_hold(m);
 }
 
@@ -108,9 +103,8 @@ static void xdp_through(struct datagram_port *p, struct datagram_port *other, in
 /* A reason why a port does not open: skips where DPDK was built without the driver. */
 static void not_there(const struct err *e)
 {
-	print_message("%s\n", e->text);
 	if (strstr(e->text, "there is no such device"))
-		skip();
+		skip_because(e->text);
 }
 
 static void test_through(void **state)
@@ -125,7 +119,6 @@ static void test_through(void **state)
 	uint16_t port;
 	int fd;
 
-	(void)state;
 	assert_int_equal(dpdk_spec_parse("net_af_xdp0,iface=phub-a@" OUR_IP "/24", &config.spec, &e), 0);
 	if (plugin->open(&host, &config, &nic, &e) < 0) {
 		not_there(&e);
@@ -155,16 +148,15 @@ static void test_mtu(void **state)
 	struct dpdk_nic *nic = NULL;
 	struct err e = {0};
 
-	(void)state;
 	if (sysconf(_SC_PAGESIZE) != 4096)
-		skip();
+		skip_because("pages of another size than 4096 bytes");
 	assert_int_equal(dpdk_spec_parse("net_af_xdp0,iface=phub-a@" OUR_IP "/24,mtu=3507", &config.spec, &e), 0);
 	if (plugin->open(&host, &config, &nic, &e) != -EMSGSIZE)
 		not_there(&e);
 	assert_non_null(strstr(e.text, "3506"));
 }
 
-int main(void)
+TEST_PROGRAM(test_dpdk_xdp)
 {
 	const struct CMUnitTest tests[] = {cmocka_unit_test(test_through), cmocka_unit_test(test_mtu)};
 	int fd = socket(AF_XDP, SOCK_RAW | SOCK_CLOEXEC, 0);

@@ -17,7 +17,6 @@ static const char *const names[] = {"PHUB_SCOUT_ALGORITHM", "PHUB_SCOUT_THETA", 
 
 static int clear(void **state)
 {
-	(void)state;
 	for (unsigned i = 0; i < sizeof(names) / sizeof(names[0]); i++)
 		unsetenv(names[i]);
 	return 0;
@@ -56,7 +55,6 @@ static void test_nothing_changes_nothing(void **state)
 	struct environment room;
 	struct err e = {0};
 
-	(void)state;
 	setenv("PHUB_SCOUT_POLICY", "", 1);
 	setenv("PHUB_SCOUT_SIGMA", "0.2", 1); /* of a scout, and there is none */
 	assert_int_equal(environment_apply(&o, &room, &e), 0);
@@ -73,7 +71,6 @@ static void test_all_of_it(void **state)
 	struct environment room;
 	struct err e = {0};
 
-	(void)state;
 	setenv("PHUB_SCOUT_ALGORITHM", "gaia", 1);
 	setenv("PHUB_SCOUT_POLICY", "annealing", 1);
 	setenv("PHUB_SCOUT_THETAS", "0,0.05,1e-1", 1);
@@ -109,7 +106,6 @@ static void test_beside_the_programs_own(void **state)
 	struct environment room;
 	struct err e = {0};
 
-	(void)state;
 	setenv("PHUB_SCOUT_THETA", "1", 1);
 	assert_int_equal(environment_apply(&o, &room, &e), 0);
 	assert_ptr_not_equal(o.scout, &scout);
@@ -135,7 +131,6 @@ static void test_algorithm_and_theta_alone(void **state)
 	struct environment room;
 	struct err e = {0};
 
-	(void)state;
 	setenv("PHUB_SCOUT_ALGORITHM", "dgc", 1);
 	assert_int_equal(environment_apply(&o, &room, &e), 0);
 	assert_true(isnan(o.theta)); /* the paper's: 7 was of another algorithm */
@@ -150,7 +145,6 @@ static void test_a_replay_has_a_schedule(void **state)
 	struct environment room;
 	struct err e = {0};
 
-	(void)state;
 	setenv("PHUB_SCOUT_POLICY", "replay", 1);
 	setenv("PHUB_SCOUT_THETAS", "4,2,4", 1);
 	assert_int_equal(environment_apply(&o, &room, &e), 0);
@@ -182,7 +176,6 @@ static void test_what_a_policy_does_not_look_at(void **state)
 		{"", "PHUB_SCOUT_GAIN", NULL},
 	};
 
-	(void)state;
 	for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		struct phub_site_options o = options_of(NULL);
 		struct environment room;
@@ -211,7 +204,6 @@ static void test_a_theta_that_is_none(void **state)
 	struct environment room;
 	struct err e = {0};
 
-	(void)state;
 	setenv("PHUB_SCOUT_POLICY", "hill", 1);
 	setenv("PHUB_SCOUT_THETAS", "1,2.5,10", 1);
 	setenv("PHUB_SCOUT_THETA", "3.0", 1);
@@ -239,7 +231,6 @@ static void test_worth(void **state)
 	struct environment room;
 	struct err e = {0};
 
-	(void)state;
 	setenv("PHUB_SCOUT_POLICY", "scout+", 1);
 	setenv("PHUB_SCOUT_WORTH", "2.5", 1);
 	assert_int_equal(environment_apply(&o, &room, &e), 0);
@@ -273,7 +264,6 @@ static void test_a_scout_without_a_size(void **state)
 	struct environment room;
 	struct err e = {0};
 
-	(void)state;
 	scout.size = 0;
 	setenv("PHUB_SCOUT_PERIOD", "5", 1);
 	assert_int_equal(environment_apply(&o, &room, &e), 0);
@@ -312,7 +302,6 @@ static void test_what_cannot_be(void **state)
 	};
 	char many[1024] = "1";
 
-	(void)state;
 	for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		struct phub_scout_options scout = scout_of();
 		struct phub_site_options o = options_of(&scout);
@@ -346,7 +335,6 @@ static void test_links(void **state)
 	struct err e = {0};
 	double theta;
 
-	(void)state;
 	setenv("PHUB_SCOUT_THETA", "3", 1);
 	setenv("PHUB_SCOUT_RACK2_THETA", "5", 1);
 	o.link = "rack2";
@@ -381,7 +369,6 @@ static void test_prices(void **state)
 	struct environment room;
 	struct err e = {0};
 
-	(void)state;
 	setenv("PHUB_SCOUT_UNIT", "seconds", 1);
 	setenv("PHUB_SCOUT_RATE", "1e8", 1);
 	setenv("PHUB_SCOUT_LATENCY_WITHIN", "0.5", 1);
@@ -406,7 +393,6 @@ static void test_shadows(void **state)
 	double thetas[64];
 	struct err e = {0};
 
-	(void)state;
 	unsetenv("PHUB_SCOUT_SHADOW");
 	assert_int_equal(environment_shadow(NULL, thetas, &e), 0);
 	setenv("PHUB_SCOUT_SHADOW", "0.5,20", 1);
@@ -417,7 +403,7 @@ static void test_shadows(void **state)
 	unsetenv("PHUB_SCOUT_SHADOW");
 }
 
-int main(void)
+TEST_PROGRAM(test_environment)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(test_nothing_changes_nothing, clear, clear),

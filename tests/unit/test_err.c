@@ -10,7 +10,6 @@ static void test_set_returns_the_code(void **state)
 {
 	struct err e = {0};
 
-	(void)state;
 	assert_int_equal(err_set(&e, -ENOENT, "job %s: key %d", "mnist", 7), -ENOENT);
 	assert_int_equal(e.code, -ENOENT);
 	assert_string_equal(e.text, "job mnist: key 7");
@@ -22,7 +21,6 @@ static void test_long_text_is_cut(void **state)
 	char longest[ERR_TEXT_MAX + 1];
 	struct err e;
 
-	(void)state;
 	memset(longest, 'x', sizeof(longest));
 	longest[ERR_TEXT_MAX - 1] = '\0';
 	err_set(&e, -EINVAL, "%s", longest);
@@ -39,13 +37,12 @@ static void test_own_text_may_be_an_argument(void **state)
 {
 	struct err e;
 
-	(void)state;
 	err_set(&e, -EIO, "disk full");
 	assert_int_equal(err_set(&e, e.code, "job a: %s", e.text), -EIO);
 	assert_string_equal(e.text, "job a: disk full");
 }
 
-int main(void)
+TEST_PROGRAM(test_err)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_set_returns_the_code),

@@ -5,6 +5,7 @@
 #include "transport/etcd.h"
 
 #include "tests/unit/cmocka_shim.h"
+#include "tests/unit/libc_rig.h"
 
 #include <dlfcn.h>
 #include <errno.h>
@@ -111,7 +112,6 @@ static void test_config(void **state)
 	struct etcd_config c;
 	struct err e;
 
-	(void)state;
 	assert_int_equal(etcd_config_read("h1:1, https://[::1]:2/,http://h3", "u:p:w\n", "/ca", &c, &e), 0);
 	assert_int_equal(c.url_count, 3);
 	assert_string_equal(c.urls[0], "http://h1:1");
@@ -142,7 +142,6 @@ static void test_config_errors(void **state)
 	struct etcd_config c;
 	struct err e;
 
-	(void)state;
 	expect_bad("", NULL, "no URL");
 	expect_bad(" , ", NULL, "no URL");
 	expect_bad("http://", NULL, "'http://' has no host");
@@ -176,7 +175,6 @@ static void test_call(void **state)
 	int64_t lease, ttl;
 	struct err e;
 
-	(void)state;
 	script_init(&s);
 	etcd = open_at(s.rig.url, NULL, 2000);
 	for (int i = 0; i < 3; i++) {
@@ -199,7 +197,6 @@ static void test_refusals(void **state)
 	struct etcd_call call;
 	struct etcd *etcd;
 
-	(void)state;
 	script_init(&s);
 	etcd = open_at(s.rig.url, NULL, 2000);
 	s.work = (struct etcd_rig_answer){
@@ -231,7 +228,6 @@ static void test_broken_answers(void **state)
 	struct etcd *etcd;
 	uint64_t began;
 
-	(void)state;
 	script_init(&s);
 	etcd = open_at(s.rig.url, NULL, 200);
 	s.work = (struct etcd_rig_answer){.status = 0};
@@ -258,7 +254,6 @@ static void test_huge_answer(void **state)
 	struct etcd_call call;
 	struct etcd *etcd;
 
-	(void)state;
 	script_init(&s);
 	etcd = open_at(s.rig.url, NULL, 8000);
 	s.work = (struct etcd_rig_answer){
@@ -280,7 +275,6 @@ static void test_several(void **state)
 	struct etcd *etcd;
 	char urls[200];
 
-	(void)state;
 	script_init(&s);
 	etcd_rig_init(&dead);
 	etcd_rig_fini(&dead); /* nobody listens there any more */
@@ -308,7 +302,6 @@ static void test_login(void **state)
 	struct etcd_call call;
 	struct etcd *etcd;
 
-	(void)state;
 	script_init(&s);
 	s.wants_token = true;
 	etcd = open_at(s.rig.url, "u:p", 2000);
@@ -347,7 +340,6 @@ static void test_login_refused(void **state)
 	struct etcd_call call;
 	struct etcd *etcd;
 
-	(void)state;
 	script_init(&s);
 	etcd = open_at(s.rig.url, "u:geheim", 2000);
 	s.login = (struct etcd_rig_answer){.status = 400,
@@ -394,7 +386,6 @@ static void test_stream(void **state)
 	char urls[200];
 	size_t bytes;
 
-	(void)state;
 	script_init(&s);
 	snprintf(urls, sizeof(urls), "%s,%s", s.rig.url, s.rig.url);
 	etcd = open_at(urls, NULL, 100);
@@ -429,7 +420,6 @@ static void test_give_up(void **state)
 	struct etcd_call call = {.state = ETCD_IDLE};
 	struct etcd *etcd;
 
-	(void)state;
 	script_init(&s);
 	s.work.never = true;
 	etcd = open_at(s.rig.url, "u:p", 2000);
@@ -452,20 +442,15 @@ static void test_give_up(void **state)
 
 static atomic_uint slow_lookups;
 
-/* Stands before the C library's, also for libcurl's thread: "slow.test" takes four seconds. */
-__attribute__((visibility("default"))) int getaddrinfo(
-	const char *host, const char *service, const struct addrinfo *hints, struct addrinfo **out)
+/* "slow.test" takes four seconds; libcurl's own thread asks. */
+static int slow_lookup(const char **host, const struct addrinfo *hints)
 {
-	int (*real)(const char *, const char *, const struct addrinfo *, struct addrinfo **);
-	void *found = dlsym(RTLD_NEXT, "getaddrinfo");
-
-	memcpy(&real, &found, sizeof(real));
-	if (host && strcmp(host, "slow.test") == 0) {
+	if (*host && strcmp(*host, "slow.test") == 0) {
 		atomic_fetch_add(&slow_lookups, 1);
 		sleep(4);
-		host = "127.0.0.1";
+		*host = "127.0.0.1";
 	}
-	return real(host, service, hints, out);
+	return 0;
 }
 
 /* A name server that does not answer holds up a call for its time, and the owner not at all. */
@@ -476,7 +461,6 @@ static void test_slow_name(void **state)
 	struct etcd *etcd;
 	uint64_t began = clock_now_ns(), longest = 0;
 
-	(void)state;
 	script_init(&s);
 	etcd = open_at("http://slow.test:1", NULL, 500);
 	for (int i = 0; i < 2; i++) { /* once until its time is up, and once given up before */
@@ -500,7 +484,7 @@ static void test_slow_name(void **state)
 	etcd_rig_fini(&s.rig);
 }
 
-int main(void)
+TEST_PROGRAM(test_etcd)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_config),
@@ -517,5 +501,6 @@ int main(void)
 		cmocka_unit_test(test_slow_name),
 	};
 
+	libc_rig_lookup = slow_lookup;
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

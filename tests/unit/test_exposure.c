@@ -6,32 +6,18 @@
 #include <net/if.h>
 #include <ifaddrs.h>
 #include <netinet/in.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "phub/control/exposure.h"
+#include "tests/unit/cmocka_shim.h"
+#include "tests/unit/libc_rig.h"
 
 /* This machine has one public address, whatever it has. */
-int getifaddrs(struct ifaddrs **out)
-{
-	static struct sockaddr_in public = {.sin_family = AF_INET};
-	static struct ifaddrs list = {.ifa_flags = IFF_UP, .ifa_addr = (struct sockaddr *)&public};
-
-	assert_int_equal(inet_pton(AF_INET, "203.0.113.9", &public.sin_addr), 1);
-	*out = &list;
-	return 0;
-}
-
-void freeifaddrs(struct ifaddrs *list)
-{
-	(void)list;
-}
+static struct sockaddr_in public = {.sin_family = AF_INET};
+static struct ifaddrs list = {.ifa_flags = IFF_UP, .ifa_addr = (struct sockaddr *)&public};
 
 static bool is_public(const char *text)
 {
@@ -53,7 +39,6 @@ static void test_addresses(void **state)
 		"172.15.255.255", "172.32.0.0", "192.167.255.255", "192.169.0.0", "100.63.255.255", "100.128.0.0",
 		"203.0.113.7", "2001:db8::1", "fbff::1", "fe00::1", "::ffff:8.8.8.8"};
 
-	(void)state;
 	for (size_t i = 0; i < sizeof(own) / sizeof(own[0]); i++)
 		if (is_public(own[i]))
 			fail_msg("%s", own[i]);
@@ -84,7 +69,6 @@ static void test_text(void **state)
 {
 	char text[400];
 
-	(void)state;
 	describe("listen=10.0.0.1:7077,127.0.0.1:7077", "tls=off", text, sizeof(text));
 	assert_string_equal(text, "");
 	describe("listen=10.0.0.1:7077,[2001:db8::7]:7077", "tls=off", text, sizeof(text));
@@ -115,7 +99,6 @@ static void test_all_addresses(void **state)
 		"listen=*:7077", "listen=0.0.0.0:7077", "listen=[::]:7077", "listen=127.0.0.1:7077,0.0.0.0:7078"};
 	char text[400];
 
-	(void)state;
 	for (size_t i = 0; i < sizeof(listens) / sizeof(listens[0]); i++) {
 		describe(listens[i], "tls=off", text, sizeof(text));
 		if (!strstr(text, "203.0.113.9 is a public address"))
@@ -146,7 +129,6 @@ static void test_secrets(void **state)
 {
 	char text[400];
 
-	(void)state;
 	describe_secrets("listen=127.0.0.1:7077", "a", "b", text, sizeof(text));
 	assert_string_equal(text, "");
 	describe_secrets("listen=10.0.0.1:7077", "0123456789abcdef", "0123456789abcdef", text, sizeof(text));
@@ -158,7 +140,7 @@ static void test_secrets(void **state)
 	assert_non_null(strstr(text, "create_secret (7 bytes), that of job 'mnist' (15 bytes)"));
 }
 
-int main(void)
+TEST_PROGRAM(test_exposure)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_addresses),
@@ -167,5 +149,8 @@ int main(void)
 		cmocka_unit_test(test_secrets),
 	};
 
+	if (inet_pton(AF_INET, "203.0.113.9", &public.sin_addr) != 1)
+		return 1;
+	libc_rig_addresses = &list;
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -85,7 +85,6 @@ static float data[8192];
 
 static int rig_adopt(struct queue *q, struct conn *c, const struct conn_spec *spec)
 {
-	(void)spec;
 	c->queue = q;
 	return 0;
 }
@@ -147,7 +146,6 @@ static int rig_send(struct queue *q, struct conn *c, const struct wire_header *h
 	struct tenant *t = rig_tenant(r, c, &rank);
 	struct worker *w = &t->workers[rank];
 
-	(void)payload;
 	assert_false(wire_after(w->credit, h->credit)); /* none is taken back */
 	w->credit = h->credit;
 	if (h->type == WIRE_RESULT)
@@ -164,19 +162,14 @@ static int rig_send(struct queue *q, struct conn *c, const struct wire_header *h
 
 static void rig_flush(struct queue *q)
 {
-	(void)q;
 }
 
 static void rig_release(struct queue *q, void *slot)
 {
-	(void)q;
-	(void)slot;
 }
 
 static void rig_drop(struct queue *q, struct conn *c)
 {
-	(void)q;
-	(void)c;
 }
 
 static const struct queue_ops rig_ops = {
@@ -359,7 +352,6 @@ static void test_many_workers_get_no_more(void **state)
 	const struct kind kinds[] = {
 		{.world = 8, .chunk_bytes = 32768, .chunks = 128}, {.world = 1, .chunk_bytes = 32768, .chunks = 128}};
 
-	(void)state;
 	expect_parts(kinds, 2, (const double[]){0.5, 0.5}, 0.99);
 }
 
@@ -370,7 +362,6 @@ static void test_small_chunks_get_no_more(void **state)
 	const struct kind turned[] = {
 		{.world = 1, .chunk_bytes = 4096, .chunks = 512}, {.world = 8, .chunk_bytes = 32768, .chunks = 128}};
 
-	(void)state;
 	expect_parts(kinds, 2, (const double[]){0.5, 0.5}, 0.99);
 	/* Alone, with 50 us and its window, the first cannot keep the core busy. */
 	expect_parts(turned, 2, (const double[]){0.5, 0.5}, 0.85);
@@ -386,7 +377,6 @@ static void test_weights(void **state)
 		{.world = 4, .chunk_bytes = 32768, .chunks = 128, .weight = 2},
 		{.world = 8, .chunk_bytes = 8192, .chunks = 128, .weight = 5}};
 
-	(void)state;
 	expect_parts(kinds, 2, (const double[]){0.75, 0.25}, 0.99);
 	expect_parts(turned, 2, (const double[]){0.75, 0.25}, 0.99);
 	expect_parts(three, 3, (const double[]){0.125, 0.25, 0.625}, 0.99);
@@ -413,7 +403,6 @@ static void test_alone(void **state)
 	struct rig *r = rig_open(&kind, 1);
 	double share[JOBS_MAX];
 
-	(void)state;
 	rig_measure(r, 2000, 100000, share);
 	assert_true(share[0] > 0.99);
 	assert_int_equal(r->tenants[0].store.shards[0]->counters.share_waits, 0);
@@ -426,7 +415,6 @@ static void test_a_stall_costs_little(void **state)
 	struct kind kinds[] = {
 		{.world = 8, .chunk_bytes = 32768, .chunks = 128}, {.world = 1, .chunk_bytes = 32768, .chunks = 128}};
 
-	(void)state;
 	kinds[1].trickle_ns = 5 * US;
 	assert_true(beside(kinds) > 0.9);
 	for (uint64_t us = 50; us <= 5000; us *= 10) {
@@ -453,7 +441,6 @@ static void test_light_and_heavy_again(void **state)
 	struct rig *r = rig_open(kinds, 2);
 	double share[JOBS_MAX];
 
-	(void)state;
 	rig_run(r, 100000);
 	r->tenants[1].kind.trickle_ns = 0;
 	rig_measure(r, 25000, 50000, share);
@@ -468,7 +455,6 @@ static void test_bandwidth(void **state)
 	double share[JOBS_MAX], rate;
 	uint64_t before;
 
-	(void)state;
 	for (; kind.bandwidth <= 2000000000; kind.bandwidth *= 4) {
 		r = rig_open(&kind, 1);
 		rig_run(r, 200000);
@@ -482,7 +468,7 @@ static void test_bandwidth(void **state)
 	}
 }
 
-int main(void)
+TEST_PROGRAM(test_fair)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_many_workers_get_no_more),

@@ -4,13 +4,10 @@
  * every byte broken in turn.
  */
 #include <errno.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stddef.h>
 #include <string.h>
 
-#include <cmocka.h>
-
+#include "tests/unit/cmocka_shim.h"
 #include "transport/handshake.h"
 
 static const uint8_t nonce[PROOF_NONCE] = {9, 8, 7, 6, 5, 4, 3, 2, 1};
@@ -87,7 +84,6 @@ static void exchange(size_t step)
 
 static void test_exchange(void **state)
 {
-	(void)state;
 	for (size_t step = 1; step <= HANDSHAKE_BYTES_MAX; step++)
 		exchange(step);
 }
@@ -103,7 +99,6 @@ static void test_bytes(void **state)
 	struct pair p;
 	size_t bytes;
 
-	(void)state;
 	begin(&p);
 	out = handshake_output(&p.box, &bytes);
 	assert_int_equal(bytes, HANDSHAKE_NONCE_BYTES);
@@ -134,7 +129,6 @@ static void test_refusals(void **state)
 		{9999, ECONNREFUSED},
 	};
 
-	(void)state;
 	for (size_t i = 0; i < sizeof(told) / sizeof(told[0]); i++) {
 		struct pair p;
 
@@ -152,7 +146,6 @@ static void test_refusals(void **state)
 
 static void test_codes(void **state)
 {
-	(void)state;
 	assert_int_equal(handshake_code_errno(HANDSHAKE_WELCOME), 0);
 	for (uint32_t code = 0; code <= HANDSHAKE_NO_WAY; code++)
 		assert_int_equal(handshake_code_from_errno(handshake_code_errno(code)), code);
@@ -168,7 +161,6 @@ static int head_error(size_t at)
 
 static void test_broken_nonce(void **state)
 {
-	(void)state;
 	for (size_t at = 0; at < 8; at++) {
 		struct pair p;
 
@@ -184,7 +176,6 @@ static void test_broken_nonce(void **state)
 
 static void test_broken_hello(void **state)
 {
-	(void)state;
 	for (size_t at = 0; at < HANDSHAKE_HELLO_BYTES; at++) {
 		bool checked = at < 8 || (at >= 12 && at < 16);
 		struct pair p;
@@ -210,7 +201,6 @@ static void test_broken_hello(void **state)
 
 static void test_broken_welcome(void **state)
 {
-	(void)state;
 	for (size_t at = 0; at < HANDSHAKE_WELCOME_BYTES; at++) {
 		bool code = at >= 8 && at < 12;
 		struct pair p;
@@ -232,7 +222,6 @@ static void test_out_of_order(void **state)
 	struct pair p;
 	struct pair other;
 
-	(void)state;
 	begin(&p);
 	begin(&other);
 	/* A box talks to a box. */
@@ -255,7 +244,6 @@ static void test_too_much(void **state)
 	uint8_t bytes[HANDSHAKE_BYTES_MAX + 1] = {0};
 	struct pair p;
 
-	(void)state;
 	begin(&p);
 	assert_int_equal(handshake_input(&p.box, bytes, 0), 0);
 	assert_int_equal(p.box.state, HANDSHAKE_AWAIT_HELLO);
@@ -271,7 +259,6 @@ static void test_key_is_wiped(void **state)
 	static const uint8_t zeros[PROOF_KEY];
 	struct pair p;
 
-	(void)state;
 	begin(&p);
 	assert_memory_equal(p.worker.key, key, sizeof(key));
 	assert_int_equal(carry(&p.box, &p.worker, 99), 0);
@@ -282,7 +269,7 @@ static void test_key_is_wiped(void **state)
 	assert_memory_equal(p.worker.key, zeros, sizeof(zeros));
 }
 
-int main(void)
+TEST_PROGRAM(test_handshake)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_exchange),

@@ -38,7 +38,6 @@ static void test_same_as_one_box(void **state)
 	static const enum optimizer_kind optimizers[] = {
 		OPTIMIZER_NONE, OPTIMIZER_SGD, OPTIMIZER_NESTEROV, OPTIMIZER_ADAMW};
 
-	(void)state;
 	for (unsigned i = 0; i < 400; i++) {
 		const struct shape shape = {.plan = (enum plan)(i % PLAN_COUNT),
 			.optimizer = optimizers[i / 3 % 4],
@@ -57,7 +56,6 @@ static void test_same_as_one_box(void **state)
  */
 static void test_changes(void **state)
 {
-	(void)state;
 	for (unsigned i = 0; i < 300; i++) {
 		const struct shape shape = {.plan = (enum plan)(i % PLAN_COUNT),
 			.optimizer = i / 3 % 2 ? OPTIMIZER_NESTEROV : OPTIMIZER_NONE,
@@ -81,7 +79,6 @@ static void test_lost_when_lifted(void **state)
 	struct members m = {.epoch = 2, .repair = true, .rounds = rounds, .from = rounds};
 	const struct chunk *chunk = &p->b->shard->chunks[0];
 
-	(void)state;
 	rack_round(r, 1, true);
 	for (uint32_t slot = 0; slot < 3; slot++) {
 		fill(p->b, slot, rack_rank(2, slot), 2);
@@ -127,7 +124,6 @@ static void test_stops_when_lifted(void **state)
 	struct members stop = {.epoch = 1, .drain = true, .firm = true, .rounds = stops, .from = stops};
 	struct members lose = {.epoch = 2, .repair = true, .rounds = rounds, .from = rounds, .lost = {1}};
 
-	(void)state;
 	rack_round(r, 1, true);
 	for (unsigned box = 0; box < BOXES; box++)
 		for (uint32_t slot = 0; slot < rack_workers[box]; slot++) {
@@ -190,7 +186,6 @@ static void test_other_homes(void **state)
 	uint64_t stops[CHUNKS] = {2, 2, 2, 2, 2}, rounds[CHUNKS];
 	struct members lose = {.repair = true, .rounds = rounds, .from = rounds, .awaited = {1}};
 
-	(void)state;
 	rack_round(r, 1, true);
 	lose.epoch = shard->epoch; /* what others push is of it still */
 	members_hold(shard, &lose);
@@ -227,7 +222,6 @@ static void test_types(void **state)
 {
 	static const enum dtype types[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16};
 
-	(void)state;
 	for (unsigned i = 0; i < 27; i++) {
 		const struct shape shape = {.plan = (enum plan)(i % 3),
 			.dtype = types[i / 3 % 3],
@@ -245,7 +239,6 @@ static void test_bound(void **state)
 	/* The first of f16's are below its normal ones. */
 	static const double scales[][5] = {{1e-6, 1e-4, 1, 100, 3000}, {1e-30, 1e-4, 1, 1e5, 1e30}};
 
-	(void)state;
 	for (unsigned i = 0; i < 2 * 5 * PLAN_COUNT * 4; i++) {
 		const struct shape shape = {.plan = (enum plan)(i % PLAN_COUNT),
 			.lift = i / 3 % 2 ? DTYPE_BF16 : DTYPE_F16,
@@ -274,7 +267,6 @@ static void test_overflow(void **state)
 		uint16_t bits;
 	} types[] = {{DTYPE_F16, 65504, 16, 0x7bff}, {DTYPE_BF16, 0x1.fep127f, 0x1p119f, 0x7f7f}};
 
-	(void)state;
 	for (unsigned i = 0; i < 2; i++) {
 		const struct shape shape = {.plan = PLAN_TREE, .lift = types[i].lift};
 		struct rack *r = rack_open(&shape);
@@ -302,7 +294,6 @@ static void test_association(void **state)
 {
 	static const enum dtype types[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16};
 
-	(void)state;
 	for (unsigned i = 0; i < 72; i++) {
 		const struct shape shape = {.plan = PLAN_TREE,
 			.reproducible = true,
@@ -338,7 +329,6 @@ static void test_lifted(void **state)
 	struct place *p = push_third(r);
 	const struct chunk *chunk = &p->b->shard->chunks[0];
 
-	(void)state;
 	assert_int_equal(r->pending_count, 1);
 	assert_int_equal(r->pending[0].to, 0);
 	assert_int_equal(r->pending[0].header.type, WIRE_PUSH);
@@ -362,7 +352,6 @@ static void test_no_room(void **state)
 	struct rack *r = rack_open(&plain);
 	struct place *p = &r->places[2];
 
-	(void)state;
 	p->room = 0;
 	push_third(r);
 	assert_int_equal(r->pending_count, 0);
@@ -379,7 +368,6 @@ static void test_after_the_end(void **state)
 	struct rack *r = rack_open(&plain);
 	struct place *p = &r->places[2];
 
-	(void)state;
 	place_event(p, 0, EVENT_CLOSED)->error = -ECONNRESET;
 	uplink_poll(&p->core, p->core.uplinks[0], 1);
 	assert_true(p->dropped);
@@ -399,7 +387,6 @@ static void test_breaks(void **state)
 	struct rack *r = rack_open(&plain);
 	struct place *p = push_third(r);
 
-	(void)state;
 	for (unsigned turn = 0; turn < 3; turn++) {
 		struct event *e;
 		struct mail mail;
@@ -437,7 +424,6 @@ static void test_sinks(void **state)
 	const struct uplink *up = &p->b->shard->uplinks[0];
 	unsigned others = 0;
 
-	(void)state;
 	place_event(p, 0, EVENT_CLOSED)->error = -ECONNRESET;
 	uplink_poll(&p->core, p->core.uplinks[0], 1);
 	for (unsigned i = 0; i < CHUNKS; i++)
@@ -458,7 +444,6 @@ static void test_sinks(void **state)
 /* What no box above says ends the connection, and control hears which; nobody below is answered. */
 static void test_wrong_results(void **state)
 {
-	(void)state;
 	for (unsigned wrong = 0; wrong < 6; wrong++) {
 		struct rack *r = rack_open(&plain);
 		struct place *p = push_third(r);
@@ -491,7 +476,6 @@ static void test_wrong_results(void **state)
  */
 static void test_wrong_pushes(void **state)
 {
-	(void)state;
 	for (unsigned wrong = 0; wrong < 4; wrong++) {
 		const struct shape shape = {.plan = PLAN_TREE, .lift = DTYPE_BF16};
 		struct rack *r = rack_open(&shape);
@@ -521,7 +505,7 @@ static void test_wrong_pushes(void **state)
 	}
 }
 
-int main(void)
+TEST_PROGRAM(test_lift)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_same_as_one_box),

@@ -27,7 +27,6 @@ static void hear(void *ctx, enum log_level level, const char *line)
 
 static void test_silent_without_sink(void **state)
 {
-	(void)state;
 	log_set_sink(NULL, NULL);
 	log_error("nobody hears %d", 1);
 }
@@ -37,7 +36,6 @@ static void test_says_that_it_has_warned(void **state)
 {
 	struct heard heard = {0};
 
-	(void)state;
 	log_set_sink(hear, &heard);
 	log_info("all is well");
 	log_set_level(LOG_LEVEL_ERROR);
@@ -56,7 +54,6 @@ static void test_line_reaches_the_sink(void **state)
 {
 	struct heard heard = {0};
 
-	(void)state;
 	log_set_sink(hear, &heard);
 	errno = ENOENT;
 	log_warn("job %s: %d", "mnist", 3);
@@ -71,7 +68,6 @@ static void test_level_filters(void **state)
 {
 	struct heard heard = {0};
 
-	(void)state;
 	log_set_sink(hear, &heard);
 	assert_int_equal(log_level(), LOG_LEVEL_INFO);
 	log_debug("not now");
@@ -90,7 +86,6 @@ static void test_level_by_name(void **state)
 {
 	struct err e;
 
-	(void)state;
 	assert_int_equal(log_set_level_name("warn", &e), 0);
 	assert_int_equal(log_level(), LOG_LEVEL_WARN);
 	assert_int_equal(log_set_level_name("loud", &e), -EINVAL);
@@ -115,7 +110,6 @@ static void test_long_and_hostile_lines(void **state)
 	char text[2 * LOG_LINE_MAX];
 	struct heard heard = {0};
 
-	(void)state;
 	log_set_sink(hear, &heard);
 	memset(text, 'x', sizeof(text));
 	text[sizeof(text) - 1] = '\0';
@@ -132,7 +126,6 @@ static void test_stderr_sink_writes_one_line(void **state)
 	char text[LOG_LINE_MAX];
 	int ends[2];
 
-	(void)state;
 	assert_int_equal(pipe(ends), 0);
 	int saved = dup(STDERR_FILENO);
 	dup2(ends[1], STDERR_FILENO);
@@ -154,7 +147,6 @@ static void test_limit(void **state)
 	char more[LOG_QUIET_BYTES];
 	uint64_t quiet = 99;
 
-	(void)state;
 	assert_true(log_limit_pass(&limit, 1000, 100, &quiet));
 	assert_int_equal(quiet, 0);
 	quiet = 99;
@@ -192,7 +184,6 @@ static void test_limit_loses_no_count_between_threads(void **state)
 	pthread_t threads[2];
 	uint64_t quiet;
 
-	(void)state;
 	for (int i = 0; i < 2; i++)
 		assert_int_equal(pthread_create(&threads[i], NULL, limit_try, &sum[i]), 0);
 	for (int i = 0; i < 2; i++)
@@ -201,7 +192,7 @@ static void test_limit_loses_no_count_between_threads(void **state)
 	assert_int_equal(sum[0] + sum[1] + quiet, 2 * LIMIT_TRIES);
 }
 
-int main(void)
+TEST_PROGRAM(test_log)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_silent_without_sink),

@@ -5,16 +5,13 @@
  * is in tests/suite/test_transport.c; streams are in test_loop_stream.c.
  */
 #include <errno.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "phub/base/err.h"
+#include "tests/unit/cmocka_shim.h"
 #include "transport/loop.h"
 #include "transport/transport.h"
 
@@ -166,7 +163,6 @@ static void drop_of_one_loses_all(void **state)
 	struct event events[WORLD_EVENTS];
 	int cookie;
 
-	(void)state;
 	assert_true(w->worker_queue->lossy);
 	assert_int_equal(world_push(w, 0, 1, &cookie), 0);
 	w->worker_queue->ops->flush(w->worker_queue);
@@ -185,7 +181,6 @@ static void probabilities_spare_pairs_that_are_not_lossy(void **state)
 	struct event events[WORLD_EVENTS];
 	unsigned i;
 
-	(void)state;
 	assert_false(w->worker_queue->lossy);
 	for (i = 0; i < WORLD_CHUNKS; i++)
 		assert_int_equal(world_push(w, i, 1, NULL), 0);
@@ -203,7 +198,6 @@ static void a_single_pair_can_be_lossy(void **state)
 	struct event events[WORLD_EVENTS];
 	struct world *w;
 
-	(void)state;
 	loop_net_lossy(net, 1, 0, true);
 	w = world_create_on(net);
 	assert_true(w->box_queue->lossy);
@@ -221,7 +215,6 @@ static void duplicates_come_twice_with_equal_bytes(void **state)
 	struct world *w = world_create(&plan);
 	struct event events[WORLD_EVENTS];
 
-	(void)state;
 	fill(w->gradient[3], 9);
 	assert_int_equal(world_push(w, 3, 1, NULL), 0);
 	w->worker_queue->ops->flush(w->worker_queue);
@@ -240,7 +233,6 @@ static void reordered_messages_change_places(void **state)
 	struct event events[WORLD_EVENTS];
 	unsigned i, seen = 0, inversions = 0;
 
-	(void)state;
 	for (i = 0; i < WORLD_CHUNKS; i++)
 		assert_int_equal(world_push(w, i, 1, NULL), 0);
 	w->worker_queue->ops->flush(w->worker_queue);
@@ -262,7 +254,6 @@ static void a_full_pipe_makes_senders_wait(void **state)
 	struct event events[WORLD_EVENTS];
 	unsigned i, got = 0;
 
-	(void)state;
 	for (i = 0; i < WORLD_CHUNKS; i++)
 		assert_int_equal(world_push(w, i, 1, &w->sinks[i]), 0);
 	w->worker_queue->ops->flush(w->worker_queue);
@@ -284,7 +275,6 @@ static void a_full_lossy_pipe_loses(void **state)
 	struct event events[WORLD_EVENTS];
 	unsigned i;
 
-	(void)state;
 	for (i = 0; i < WORLD_CHUNKS; i++)
 		assert_int_equal(world_push(w, i, 1, NULL), 0);
 	w->worker_queue->ops->flush(w->worker_queue);
@@ -299,7 +289,6 @@ static void a_broken_header_ends_the_connection(void **state)
 	struct loop_plan plan = {.corrupt = 1.0};
 	unsigned closed = 0;
 
-	(void)state;
 	for (plan.seed = 0; plan.seed < 64; plan.seed++) {
 		struct world *w = world_create(&plan);
 		struct event events[WORLD_EVENTS];
@@ -326,7 +315,6 @@ static void a_payload_rewritten_before_sent_is_found_out(void **state)
 	struct world *w = world_create(&plan);
 	struct event events[WORLD_EVENTS];
 
-	(void)state;
 	fill(w->gradient[0], 1);
 	assert_int_equal(world_push(w, 0, 1, w), 0);
 	w->worker_queue->ops->flush(w->worker_queue);
@@ -348,7 +336,6 @@ static void sent_may_come_after_the_result(void **state)
 	struct world *w = world_create(&plan);
 	struct event events[WORLD_EVENTS];
 
-	(void)state;
 	assert_int_equal(world_push(w, 0, 1, w), 0);
 	w->worker_queue->ops->flush(w->worker_queue);
 	assert_int_equal(world_poll(w, w->box_queue, events), 1);
@@ -370,7 +357,6 @@ static void nothing_is_read_after_drop(void **state)
 	struct wire_header h = {.type = WIRE_PUSH, .length = WORLD_BYTES};
 	void *payload = malloc(WORLD_BYTES);
 
-	(void)state;
 	assert_int_equal(w->worker_queue->ops->send(w->worker_queue, w->worker, &h, payload, w), 0);
 	w->worker_queue->ops->flush(w->worker_queue);
 	w->worker_queue->ops->drop(w->worker_queue, w->worker);
@@ -390,7 +376,6 @@ static void slots_end_at_hold_max_and_poison_shows_late_readers(void **state)
 	struct event events[WORLD_EVENTS], more[WORLD_EVENTS];
 	unsigned i;
 
-	(void)state;
 	for (i = 0; i < 4; i++) {
 		fill(w->gradient[i], (uint8_t)i);
 		assert_int_equal(world_push(w, i, 1, NULL), 0);
@@ -422,7 +407,6 @@ static void a_partition_delays_what_is_reliable(void **state)
 	struct event events[WORLD_EVENTS];
 	unsigned i;
 
-	(void)state;
 	for (i = 0; i < 4; i++)
 		assert_int_equal(world_push(w, i, 1, NULL), 0);
 	w->worker_queue->ops->flush(w->worker_queue);
@@ -447,7 +431,6 @@ static void one_way_alone_may_be_cut(void **state)
 	struct world *w = world_create(&plan);
 	struct event events[WORLD_EVENTS];
 
-	(void)state;
 	loop_net_deafen(w->net, 0, 1, true); /* the worker hears nothing */
 	assert_int_equal(world_push(w, 0, 1, NULL), 0);
 	w->worker_queue->ops->flush(w->worker_queue);
@@ -474,7 +457,6 @@ static void a_partition_loses_what_is_lossy(void **state)
 	struct world *w = world_create(&plan);
 	struct event events[WORLD_EVENTS];
 
-	(void)state;
 	loop_net_partition(w->net, 0, 1, true);
 	assert_int_equal(world_push(w, 0, 1, NULL), 0);
 	w->worker_queue->ops->flush(w->worker_queue);
@@ -492,7 +474,6 @@ static void a_death_is_seen_after_what_was_on_the_way(void **state)
 	struct world *w = world_create(&plan);
 	struct event events[WORLD_EVENTS];
 
-	(void)state;
 	assert_int_equal(world_push(w, 0, 1, NULL), 0);
 	w->worker_queue->ops->flush(w->worker_queue);
 	assert_int_equal(world_push(w, 1, 1, NULL), 0); /* Never flushed: dies with the worker. */
@@ -516,7 +497,6 @@ static void the_dead_connect_to_nobody_and_the_revived_do(void **state)
 	struct conn *c;
 	struct err e;
 
-	(void)state;
 	loop_net_kill(w->net, 1);
 	assert_int_equal(transport_loop.open(&config, &t, &e), -ENETDOWN);
 	assert_int_equal(transport_loop.connect(w->worker_transport, "loop:0:1", 9, 0, KEY, NULL, &c, &e), -ENETDOWN);
@@ -541,7 +521,6 @@ static void nonsense_addresses_are_refused(void **state)
 	struct err e;
 	unsigned i;
 
-	(void)state;
 	for (i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
 		assert_int_equal(transport_loop.connect(w->worker_transport, bad[i], 9, 0, KEY, NULL, &c, &e), -EINVAL);
 	world_destroy(w);
@@ -594,7 +573,6 @@ static void a_seed_decides_everything(void **state)
 	size_t bytes[3];
 	char *one = run_traced(77, &bytes[0]), *same = run_traced(77, &bytes[1]), *other = run_traced(78, &bytes[2]);
 
-	(void)state;
 	assert_string_equal(one, same);
 	assert_string_not_equal(one, other);
 	assert_non_null(strstr(one, "lose"));
@@ -604,7 +582,7 @@ static void a_seed_decides_everything(void **state)
 	free(other);
 }
 
-int main(void)
+TEST_PROGRAM(test_loop)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(drop_of_one_loses_all),

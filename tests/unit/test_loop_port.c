@@ -4,14 +4,11 @@
  * and as is counted; bounds, partitions and deaths.
  */
 #include <errno.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
 
-#include <cmocka.h>
-
+#include "tests/unit/cmocka_shim.h"
 #include "transport/loop.h"
 
 enum { BATCH = 8, BYTES = 100 };
@@ -82,7 +79,6 @@ static void datagrams_arrive_whole_and_say_from_where(void **state)
 	const struct loop_plan plan = {.seed = 1, .delay_min_ns = 10, .delay_max_ns = 20, .poison = true};
 	struct loop_datagram in[BATCH];
 
-	(void)state;
 	begin(&plan);
 	loop_port_send(one, 1, 7, "head", 4, " and rest", 9);
 	loop_port_send(one, 1, 7, NULL, 0, NULL, 0);
@@ -109,7 +105,6 @@ static void ports_are_taken_once(void **state)
 	const struct loop_plan plan = {.seed = 2};
 	struct loop_port *again;
 
-	(void)state;
 	begin(&plan);
 	assert_int_equal(loop_port_bind(loop_net_host(net, 1), 7, &again), -EADDRINUSE);
 	assert_int_equal(loop_port_bind(loop_net_host(net, 2), 7, &again), 0);
@@ -135,7 +130,6 @@ static void what_goes_wrong_is_counted(void **state)
 	const struct loop_stats *stats;
 	unsigned got, earlier;
 
-	(void)state;
 	begin(&plan);
 	for (uint32_t i = 1; i <= 10000; i++)
 		post(i);
@@ -157,7 +151,6 @@ static void damage_is_one_bit(void **state)
 	struct loop_datagram in[BATCH];
 	bool seen[BYTES] = {false};
 
-	(void)state;
 	begin(&plan);
 	for (unsigned i = 0; i < 4000; i++) {
 		static const uint8_t zeros[BYTES];
@@ -191,7 +184,6 @@ static void bounds_lose_and_nobody_waits(void **state)
 	const struct loop_plan plan = {.seed = 5, .pipe_bytes_max = 10 * BYTES, .path_max = BYTES};
 	unsigned earlier;
 
-	(void)state;
 	begin(&plan);
 	for (uint32_t i = 1; i <= 25; i++)
 		post(i);
@@ -211,7 +203,6 @@ static void partitions_lose_them_and_the_dead_are_silent(void **state)
 	const struct loop_plan plan = {.seed = 6, .delay_min_ns = 10, .delay_max_ns = 10};
 	unsigned earlier;
 
-	(void)state;
 	begin(&plan);
 	post(1);
 	loop_net_partition(net, 0, 1, true);
@@ -244,7 +235,6 @@ static void a_port_wakes_its_owner(void **state)
 	const struct loop_plan plan = {.seed = 7};
 	unsigned woken = 0;
 
-	(void)state;
 	begin(&plan);
 	loop_port_wake(one, 50, count_wake, &woken);
 	loop_port_wake(one, 70, count_wake, &woken);
@@ -265,7 +255,7 @@ static void a_port_wakes_its_owner(void **state)
 	loop_net_destroy(net);
 }
 
-int main(void)
+TEST_PROGRAM(test_loop_port)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(datagrams_arrive_whole_and_say_from_where),

@@ -4,14 +4,11 @@
  * bounds, partitions, deaths and distances.
  */
 #include <errno.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
 
-#include <cmocka.h>
-
+#include "tests/unit/cmocka_shim.h"
 #include "transport/loop.h"
 
 static void pump(struct loop_net *net, struct stream *from, struct stream *to, const uint8_t *data, size_t bytes)
@@ -45,7 +42,6 @@ static void streams_go_wrong_as_planned(void **state)
 	unsigned bits = 0;
 	struct stream *a, *b;
 
-	(void)state;
 	assert_int_equal(loop_stream_pair(loop_net_host(net, 0), loop_net_host(net, 1), &a, &b), 0);
 	assert_int_equal(a->ops->write(a, sent, sizeof(sent)), sizeof(sent));
 	loop_net_partition_streams(net, 1, 0, true);
@@ -69,7 +65,6 @@ static void streams_break_as_planned(void **state)
 	struct stream *a, *b;
 	uint8_t byte = 7;
 
-	(void)state;
 	assert_int_equal(loop_stream_pair(loop_net_host(net, 0), loop_net_host(net, 1), &a, &b), 0);
 	assert_int_equal(a->ops->write(a, &byte, 1), 1);
 	assert_int_equal(a->ops->write(a, &byte, 1), 1);
@@ -91,7 +86,6 @@ static void streams_carry_bytes_in_order_however_they_are_cut(void **state)
 	uint8_t data[20000], byte;
 	unsigned i;
 
-	(void)state;
 	for (i = 0; i < sizeof(data); i++)
 		data[i] = (uint8_t)(i * 31 + i / 256);
 	assert_int_equal(loop_stream_pair(loop_net_host(net, 0), loop_net_host(net, 1), &a, &b), 0);
@@ -118,7 +112,6 @@ static void streams_dial_listen_accept(void **state)
 	struct stream *near, *far, *refused;
 	uint8_t byte = 1;
 
-	(void)state;
 	worker->uid = 1234;
 	box->remote = true;
 	assert_int_equal(loop_stream_listen(box, 7077, &l), 0);
@@ -153,7 +146,6 @@ static void streams_are_bounded_and_stall_in_partitions(void **state)
 	uint8_t *data = calloc(1, 2 * LOOP_STREAM_BYTES);
 	struct stream *a, *b;
 
-	(void)state;
 	assert_int_equal(loop_stream_pair(loop_net_host(net, 0), loop_net_host(net, 1), &a, &b), 0);
 	loop_net_partition(net, 0, 1, true);
 	assert_int_equal(a->ops->write(a, data, 2 * LOOP_STREAM_BYTES), LOOP_STREAM_BYTES);
@@ -181,7 +173,6 @@ static void a_death_resets_streams_and_listeners(void **state)
 	struct stream *near, *far, *late;
 	uint8_t byte = 5;
 
-	(void)state;
 	assert_int_equal(loop_stream_listen(box, 0, &l), 0);
 	assert_int_equal(loop_stream_pair(worker, box, &near, &far), 0);
 	assert_int_equal(far->ops->write(far, &byte, 1), 1);
@@ -217,7 +208,6 @@ static void callers_not_accepted_are_reset(void **state)
 	struct stream *near;
 	uint8_t byte = 5;
 
-	(void)state;
 	assert_int_equal(loop_stream_listen(loop_net_host(net, 0), 1, &l), 0);
 	assert_int_equal(loop_stream_dial(loop_net_host(net, 1), 0, 1, &near), 0);
 	while (loop_net_step(net))
@@ -238,7 +228,6 @@ static void hosts_can_be_far_from_each_other(void **state)
 	struct stream *a, *b;
 	uint8_t byte = 5;
 
-	(void)state;
 	loop_net_delay(net, 2, 1, 5000, 6000);
 	assert_int_equal(loop_stream_pair(loop_net_host(net, 1), loop_net_host(net, 2), &a, &b), 0);
 	assert_int_equal(loop_net_next(net), UINT64_MAX);
@@ -253,7 +242,7 @@ static void hosts_can_be_far_from_each_other(void **state)
 	loop_net_destroy(net);
 }
 
-int main(void)
+TEST_PROGRAM(test_loop_stream)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(streams_go_wrong_as_planned),

@@ -3,17 +3,14 @@
  * Mail: bounded, in order, and a bell for a reader that sleeps, which must neither be missed nor ring for ever.
  */
 #include "phub/mailbox.h"
+#include "tests/unit/cmocka_shim.h"
 
 #include <errno.h>
 #include <poll.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 static bool rings(int fd)
 {
@@ -27,7 +24,6 @@ static void mail_comes_in_order_and_is_bounded(void **state)
 	struct mailbox *m;
 	struct mail mail = {.kind = MAIL_STOP};
 
-	(void)state;
 	assert_int_equal(mailbox_create(4, &m), 0);
 	assert_int_equal(mailbox_receive(m, &mail), -EAGAIN);
 	for (uint32_t i = 0; i < 4; i++) {
@@ -49,7 +45,6 @@ static void a_sleeper_is_rung_once(void **state)
 	struct mailbox *m;
 	int fd;
 
-	(void)state;
 	assert_int_equal(mailbox_create(4, &m), 0);
 	fd = mailbox_arm(m);
 	assert_true(fd >= 0);
@@ -73,7 +68,6 @@ static void a_late_ring_wakes_one_sleep_at_most(void **state)
 	struct mailbox *m;
 	int fd;
 
-	(void)state;
 	assert_int_equal(mailbox_create(4, &m), 0);
 	fd = mailbox_arm(m);
 	assert_true(fd >= 0);
@@ -88,7 +82,7 @@ static void a_late_ring_wakes_one_sleep_at_most(void **state)
 	mailbox_destroy(m);
 }
 
-int main(void)
+TEST_PROGRAM(test_mailbox)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(mail_comes_in_order_and_is_bounded),

@@ -3,14 +3,11 @@
  * The mean model: what sites have in common, with the mean of what each keeps to itself.
  */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stddef.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "client/scout/mean.h"
+#include "tests/unit/cmocka_shim.h"
 
 enum { SITES = 3, ELEMENTS = 4, TENSORS = 2 };
 
@@ -54,7 +51,6 @@ static void test_bytes(void **state)
 {
 	struct rig r;
 
-	(void)state;
 	for (unsigned a = 0; a < SITE_LOCAL; a++) {
 		rig_open(&r, (enum site_algorithm)a);
 		assert_int_equal(mean_bytes(&r.sites[0]), 4 * ELEMENTS);
@@ -72,7 +68,6 @@ static void test_mean(void **state)
 	double shares = 0;
 	struct rig r;
 
-	(void)state;
 	rig_open(&r, SITE_BSP);
 	for (unsigned k = 0; k < SITES; k++) {
 		const double share = mean_show(&r.sites[k], 1, shown);
@@ -98,7 +93,6 @@ static void test_silent(void **state)
 	float shown[ELEMENTS], room[ELEMENTS];
 	struct rig r;
 
-	(void)state;
 	rig_open(&r, SITE_GAIA);
 	for (unsigned i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
 		r.weights[2][1][3] = bad[i];
@@ -124,7 +118,6 @@ static void test_common(void **state)
 	float room[ELEMENTS];
 	struct rig r;
 
-	(void)state;
 	for (unsigned a = 0; a <= SITE_LOCAL; a++) {
 		const float *mean;
 
@@ -138,7 +131,7 @@ static void test_common(void **state)
 	}
 }
 
-int main(void)
+TEST_PROGRAM(test_mean)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_bytes),

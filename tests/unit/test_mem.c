@@ -27,7 +27,6 @@ static void test_private_region(void **state)
 	struct mem_region r;
 	struct err e;
 
-	(void)state;
 	assert_int_equal(mem_region_create(MIB + 1, 0, MEM_NODE_ANY, &r, &e), 0);
 	assert_true(r.bytes > MIB && r.bytes % (size_t)sysconf(_SC_PAGESIZE) == 0);
 	assert_int_equal(r.fd, -1);
@@ -47,7 +46,6 @@ static void test_every_flag_and_node(void **state)
 	struct mem_region r;
 	struct err e;
 
-	(void)state;
 	for (unsigned flags = 0; flags < 8; flags++) {
 		for (int node = MEM_NODE_ANY; node <= 0; node++) {
 			if (mem_region_create(3 * MIB, flags, node, &r, &e) != 0)
@@ -67,7 +65,6 @@ static void test_create_errors(void **state)
 	struct mem_region r = {.bytes = 7};
 	struct err e;
 
-	(void)state;
 	assert_int_equal(mem_region_create(0, 0, MEM_NODE_ANY, &r, &e), -EINVAL);
 	assert_int_equal(mem_region_create(MIB, 0, -2, &r, &e), -EINVAL);
 	assert_int_equal(mem_region_create(MIB, 0, MEM_NODE_MAX + 1, &r, &e), -EINVAL);
@@ -84,7 +81,6 @@ static void test_seal_fixes_the_size(void **state)
 	struct mem_region r;
 	struct err e;
 
-	(void)state;
 	assert_int_equal(mem_region_create(MIB, MEM_SHARED, MEM_NODE_ANY, &r, &e), 0);
 	assert_int_equal(fcntl(r.fd, F_GETFD), FD_CLOEXEC);
 	assert_int_equal(mem_region_seal(&r, false), 0);
@@ -101,7 +97,6 @@ static void test_attach_sees_what_the_maker_writes(void **state)
 	struct mem_region ours, theirs;
 	struct err e;
 
-	(void)state;
 	assert_int_equal(mem_region_create(MIB, MEM_SHARED, MEM_NODE_ANY, &ours, &e), 0);
 	assert_int_equal(mem_region_seal(&ours, false), 0);
 	assert_int_equal(mem_region_attach(dup(ours.fd), ours.bytes, true, &theirs, &e), 0);
@@ -120,7 +115,6 @@ static void test_future_write_seal(void **state)
 	struct err e;
 	char byte = 1;
 
-	(void)state;
 	assert_int_equal(mem_region_create(MIB, MEM_SHARED, MEM_NODE_ANY, &ours, &e), 0);
 	assert_int_equal(mem_region_seal(&ours, true), 0);
 	int fd = dup(ours.fd);
@@ -139,7 +133,6 @@ static void test_attach_errors(void **state)
 	struct mem_region ours, theirs = {.bytes = 7};
 	struct err e;
 
-	(void)state;
 	assert_int_equal(mem_region_create(MIB, MEM_SHARED, MEM_NODE_ANY, &ours, &e), 0);
 	assert_int_equal(mem_region_attach(ours.fd, ours.bytes, true, &theirs, &e), -EPERM);
 	assert_non_null(strstr(e.text, "not sealed"));
@@ -159,7 +152,6 @@ static void test_arena(void **state)
 	struct arena a;
 	struct err e;
 
-	(void)state;
 	assert_int_equal(mem_region_create(MIB, 0, MEM_NODE_ANY, &r, &e), 0);
 	arena_init(&a, &r);
 	unsigned char *first = arena_alloc(&a, 3, 1);
@@ -178,7 +170,6 @@ static void test_arena_runs_out(void **state)
 	struct arena a;
 	struct err e;
 
-	(void)state;
 	assert_int_equal(mem_region_create(MIB, 0, MEM_NODE_ANY, &r, &e), 0);
 	arena_init(&a, &r);
 	assert_null(arena_alloc(&a, r.bytes + 1, 1));
@@ -194,7 +185,7 @@ static void test_arena_runs_out(void **state)
 	mem_region_destroy(&r);
 }
 
-int main(void)
+TEST_PROGRAM(test_mem)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_private_region),

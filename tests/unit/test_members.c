@@ -8,13 +8,10 @@
 #include "phub/snapshot.h"
 #include "phub/stepwise.h"
 #include "tests/unit/chunk_rig.h"
+#include "tests/unit/cmocka_shim.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
-
-#include <cmocka.h>
 
 enum { PUSH_WHILE_HELD = 77 }; /* bench.priority: rank 0 pushes between the two steps */
 
@@ -67,7 +64,6 @@ static void test_drain_leaves_out_who_is_lost(void **state)
 	struct members lost = {.epoch = 1, .repair = true, .rounds = rounds, .from = rounds};
 	struct members drain = {.epoch = 1, .drain = true, .rounds = stops, .from = stops};
 
-	(void)state;
 	for (unsigned when = 0; when < 3; when++) { /* lost before the drain, after it, never */
 		struct bench *b = bench_new();
 
@@ -104,7 +100,6 @@ static void test_drain_waits_for_a_quorum(void **state)
 	struct members drain = {.epoch = 1, .drain = true, .rounds = stops, .from = stops};
 	struct bench *b = bench_new();
 
-	(void)state;
 	b->spec.optimizer = OPTIMIZER_SGD;
 	b->spec.quorum = 2;
 	bench_open(b, 3, 0);
@@ -128,7 +123,6 @@ static void test_share_is_withdrawn(void **state)
 {
 	struct bench *b = bench_new();
 
-	(void)state;
 	bench_open(b, 3, 0);
 	bench_fill(b, 1);
 	bench_push(b, 0, WIRE_PUSH, 1, 0, false);
@@ -148,7 +142,6 @@ static void test_visit_waits_for_its_round(void **state)
 {
 	struct bench *b = bench_new();
 
-	(void)state;
 	bench_open(b, 3, 0);
 	bench_fill(b, 1);
 	change(b, 1 << 2, 0, 0);
@@ -172,7 +165,6 @@ static void test_visit_is_answered_once(void **state)
 {
 	struct bench *b = bench_new();
 
-	(void)state;
 	bench_open(b, 3, 0);
 	bench_fill(b, 1);
 	bench_push_all(b, 1, 0, false);
@@ -196,7 +188,6 @@ static void test_visit_before_first_weights(void **state)
 {
 	struct bench *b = bench_new();
 
-	(void)state;
 	b->spec.optimizer = OPTIMIZER_SGD;
 	bench_open(b, 3, 0);
 	bench_fill(b, 1);
@@ -218,7 +209,6 @@ static void test_round_without_ranks_is_left_out(void **state)
 	struct bench *b = bench_new();
 	float weight;
 
-	(void)state;
 	weight = bench_open_sgd(b, 3);
 	bench_fill(b, 1);
 	bench_push(b, 0, WIRE_PUSH, 1, 0, false);
@@ -243,7 +233,6 @@ static void test_pull_alone_is_no_broadcast(void **state)
 {
 	struct bench *b = bench_new();
 
-	(void)state;
 	bench_open(b, 2, 0);
 	change(b, 1 << 0, 0, 0);
 	bench_push(b, 1, WIRE_PULL, 1, 0, false);
@@ -257,7 +246,6 @@ static void test_late_answer_again(void **state)
 {
 	struct bench *b = bench_new();
 
-	(void)state;
 	b->spec.quorum = 2;
 	bench_open_sgd(b, 3);
 	b->fake.queue.lossy = true;
@@ -284,7 +272,6 @@ static void test_visit_after_its_round(void **state)
 {
 	struct bench *b = bench_new();
 
-	(void)state;
 	b->spec.quorum = 2;
 	bench_open_sgd(b, 3);
 	b->fake.queue.lossy = true;
@@ -310,7 +297,6 @@ static void test_held_round_waits_for_who_came(void **state)
 {
 	struct bench *b = bench_new();
 
-	(void)state;
 	bench_open(b, 2, 0);
 	bench_fill(b, 1);
 	change(b, 1 << 1, 0, 0);
@@ -350,7 +336,6 @@ static void test_ssp_shrinks(void **state)
 	struct bench *b = bench_new();
 	float w;
 
-	(void)state;
 	w = open_ssp(b, SYNC_SSP);
 	for (uint64_t round = 2; round <= 3; round++) {
 		bench_push(b, 0, WIRE_PUSH, round, 0, false);
@@ -375,7 +360,6 @@ static void test_ssp_waits_for_another(void **state)
 	struct bench *b = bench_new();
 	float w;
 
-	(void)state;
 	w = open_ssp(b, SYNC_SSP);
 	change(b, 1 << 2, 1 << 2, 2);
 	bench_push(b, 0, WIRE_PUSH, 2, 0, false);
@@ -409,7 +393,6 @@ static void test_ssp_fails_before_a_visit(void **state)
 	struct bench *b = bench_new();
 	struct link *newcomer;
 
-	(void)state;
 	open_ssp(b, SYNC_SSP);
 	b->fake.queue.lossy = true;
 	change(b, 1 << 2, 1 << 2, 2);
@@ -432,7 +415,6 @@ static void test_bsp_fails_before_a_visit(void **state)
 {
 	struct bench *b = bench_new();
 
-	(void)state;
 	bench_open_sgd(b, 3);
 	b->fake.queue.lossy = true;
 	change(b, 1 << 2, 0, 0);
@@ -453,7 +435,6 @@ static void test_async_goes_on(void **state)
 {
 	struct bench *b = bench_new();
 
-	(void)state;
 	open_ssp(b, SYNC_ASYNC);
 	for (uint64_t from = 2; from <= 3; from++) {
 		change(b, 1 << 2, from == 2 ? 0 : 1 << 2, 2);
@@ -472,7 +453,6 @@ static void test_push_while_held_is_parked(void **state)
 	struct bench *b = bench_new();
 	float w;
 
-	(void)state;
 	w = open_ssp(b, SYNC_ASYNC);
 	b->priority = PUSH_WHILE_HELD;
 	assert_int_equal(change(b, 1 << 2, 0, 2), 1);
@@ -487,7 +467,6 @@ static void test_parked_push_is_forgotten(void **state)
 {
 	struct bench *b = bench_new();
 
-	(void)state;
 	open_ssp(b, SYNC_SSP);
 	bench_push(b, 2, WIRE_PUSH, 2, 1, false);
 	assert_int_equal(b->shard->parked_count, 1);
@@ -503,7 +482,6 @@ static void test_owed_answer_is_forgotten(void **state)
 {
 	struct bench *b = bench_new();
 
-	(void)state;
 	open_ssp(b, SYNC_SSP);
 	for (uint64_t round = 2; round <= 3; round++) {
 		bench_push(b, 2, WIRE_PUSH, round, 0, false);
@@ -523,7 +501,6 @@ static void test_stepwise_without_ranks(void **state)
 	uint64_t rounds[1];
 	struct snapshot s = {.rounds = rounds};
 
-	(void)state;
 	open_ssp(b, SYNC_SSP);
 	change(b, 7, 0, 2);
 	assert_int_equal(stepwise_slowest(b->chunk, b->shard), 1);
@@ -544,7 +521,6 @@ static void test_stepwise_visit_before_first_weights(void **state)
 {
 	struct bench *b = bench_new();
 
-	(void)state;
 	b->spec.optimizer = OPTIMIZER_SGD;
 	b->spec.sync = SYNC_ASYNC;
 	bench_open(b, 3, 0);
@@ -567,7 +543,7 @@ static void test_stepwise_visit_before_first_weights(void **state)
 	bench_close(b);
 }
 
-int main(void)
+TEST_PROGRAM(test_members)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_drain_leaves_out_who_is_lost),

@@ -3,14 +3,11 @@
  * Which model is tried: for each theta, period and algorithm the one of the middle of the interval that ends a window,
  * and no other.
  */
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stddef.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "client/scout/midway.h"
+#include "tests/unit/cmocka_shim.h"
 #include "tests/unit/site_rig.h"
 
 static const struct site_config local = {.algorithm = SITE_LOCAL, .theta = 1, .momentum = 0.9};
@@ -97,7 +94,6 @@ static void test_intervals(void **state)
 {
 	static const unsigned thetas[] = {1, 2, 3, 7, 20};
 
-	(void)state;
 	for (unsigned i = 0; i < sizeof(thetas) / sizeof(thetas[0]); i++)
 		for (unsigned period = 1; period <= 21; period++)
 			follow(thetas[i], period);
@@ -106,7 +102,6 @@ static void test_intervals(void **state)
 /* Where sites talk at each step models are equal, though just before the exchange they are not. */
 static void test_tightest(void **state)
 {
-	(void)state;
 	begin(3, &local);
 	for (unsigned i = 0; i < 10; i++) {
 		assert_true(rest(0));
@@ -126,7 +121,6 @@ static void test_each_step(void **state)
 {
 	struct site_config all = gaia;
 
-	(void)state;
 	all.theta = 0;
 	for (unsigned i = 0; i < 4; i++) {
 		const struct site_config *const configs[] = {&gaia, &all, &bsp, &dgc};
@@ -161,7 +155,6 @@ static void test_each_step(void **state)
 /* Theta changes between two windows. */
 static void test_other_theta(void **state)
 {
-	(void)state;
 	begin(2, &local);
 	for (unsigned k = 0; k < 2; k++)
 		assert_int_equal(site_set_theta(&rig.sites[k], 6), 0);
@@ -185,7 +178,6 @@ static void test_missed(void **state)
 {
 	struct site_config config = local;
 
-	(void)state;
 	config.theta = 8;
 	begin(1, &config);
 	for (unsigned i = 0; i < 5; i++)
@@ -202,7 +194,7 @@ static void test_missed(void **state)
 	rig_fini(&rig);
 }
 
-int main(void)
+TEST_PROGRAM(test_midway)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_intervals),

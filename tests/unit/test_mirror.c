@@ -4,17 +4,14 @@
  * have the same bits; what no box sends changes nothing.
  */
 #include "phub/mirror.h"
+#include "tests/unit/cmocka_shim.h"
 
 #include <errno.h>
 #include <limits.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "aggregation/convert.h"
 #include "aggregation/kernels.h"
@@ -208,7 +205,6 @@ static void test_bits(void **state)
 {
 	static const enum dtype dtypes[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16};
 
-	(void)state;
 	for (int kind = 0; kind < OPTIMIZER_COUNT; kind++)
 		for (int d = 0; d < 3; d++)
 			for (int mean = 0; mean < 2; mean++)
@@ -217,7 +213,6 @@ static void test_bits(void **state)
 
 static void test_bits_quorum(void **state)
 {
-	(void)state;
 	check_bits(&(struct shape){OPTIMIZER_ADAM, DTYPE_BF16, true, WORLD});
 }
 
@@ -236,7 +231,6 @@ static void test_waits_for_hyper(void **state)
 	struct bench *b = open_mirror(OPTIMIZER_SGD);
 	struct hyper_table *table = bench_table(0, 8, 0.25);
 
-	(void)state;
 	hypers_begin(&b->shard->hypers, 7, true, b->spec.groups);
 	assert_int_equal(tell_array(b, 4, 3, 0, values), 0);
 	bench_complete(b);
@@ -261,7 +255,6 @@ static void test_each_is_answered(void **state)
 {
 	struct bench *b = open_mirror(OPTIMIZER_ADAM);
 
-	(void)state;
 	b->fake.room = 0;
 	for (uint16_t i = 0; i < 3; i++)
 		assert_int_equal(tell_array(b, 4, 3, i, values), 0);
@@ -285,7 +278,6 @@ static void test_image_in_part(void **state)
 {
 	struct bench *b = open_mirror(OPTIMIZER_MOMENTUM);
 
-	(void)state;
 	assert_int_equal(tell_array(b, 4, 3, 0, values), 0);
 	assert_false(mirror_is_whole(b->shard));
 	assert_int_equal(tell_array(b, 4, 3, 1, others), 0);
@@ -307,7 +299,6 @@ static void test_sum_before_image(void **state)
 {
 	struct bench *b = open_mirror(OPTIMIZER_ADAM);
 
-	(void)state;
 	assert_int_equal(tell_sum(b, 1, 0, 2, values), 0);
 	assert_int_equal(bench_mail(b).value, SHARD_FAIL_NO_WEIGHTS);
 	assert_true(b->shard->failed);
@@ -334,7 +325,6 @@ static void test_hostile(void **state)
 	};
 	struct bench *b = open_mirror(OPTIMIZER_ADAM);
 
-	(void)state;
 	for (uint16_t i = 0; i < 3; i++)
 		assert_int_equal(tell_array(b, 4, 3, i, values), 0);
 	bench_complete(b);
@@ -367,7 +357,6 @@ static void test_image_over_parked(void **state)
 {
 	struct bench *b = open_mirror(OPTIMIZER_SGD);
 
-	(void)state;
 	assert_int_equal(tell_array(b, 4, 3, 0, values), 0);
 	bench_complete(b);
 	assert_int_equal(tell_sum(b, 4, 9, 2, others), 0);
@@ -385,7 +374,6 @@ static void test_moved_are_answered(void **state)
 	struct shape shape = {OPTIMIZER_SGD, DTYPE_BF16, false, 0};
 	struct bench *mirror = open_job(&shape, true), *next = bench_new();
 
-	(void)state;
 	assert_int_equal(tell_array(mirror, 6, 5, 0, values), 0);
 	bench_complete(mirror);
 	next->spec.optimizer = OPTIMIZER_SGD;
@@ -426,7 +414,6 @@ static void test_moved_late(void **state)
 	struct shape shape = {OPTIMIZER_SGD, DTYPE_F32, false, 2};
 	struct bench *mirror = open_job(&shape, true), *next = open_job(&shape, false);
 
-	(void)state;
 	assert_int_equal(tell_array(mirror, 6, 5, 0, values), 0);
 	bench_complete(mirror);
 	mirror_restore(next->chunk, next->shard, mirror->chunk);
@@ -454,7 +441,6 @@ static void test_wide_plan(void **state)
 	struct chunk_plan narrow;
 	struct err e;
 
-	(void)state;
 	assert_int_equal(chunking_plan(keys, 4, 4096, &narrow, &e), 0);
 	assert_int_equal(chunking_plan(keys, 4, 4096, &spec.plan, &e), 0);
 	assert_int_equal(mirror_spec(&spec), 0);
@@ -484,7 +470,7 @@ static void test_wide_plan(void **state)
 	chunking_plan_fini(&spec.plan);
 }
 
-int main(void)
+TEST_PROGRAM(test_mirror)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_bits),

@@ -5,15 +5,12 @@
  */
 #include <errno.h>
 #include <inttypes.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
+#include "tests/unit/cmocka_shim.h"
 #include "topology/model.h"
 
 struct expected_model {
@@ -50,7 +47,6 @@ static uint64_t digest_text(uint64_t digest, const char *text)
  * here; those of the text models are pinned as they are. */
 static void test_digests(void **state)
 {
-	(void)state;
 	for (size_t i = 0; i < EXPECTED_COUNT; i++) {
 		uint64_t digest = UINT64_C(0xcbf29ce484222325);
 		struct model m;
@@ -75,7 +71,6 @@ static void test_digests(void **state)
 
 static void test_counts(void **state)
 {
-	(void)state;
 	for (size_t i = 0; i < EXPECTED_COUNT; i++) {
 		struct model m;
 		struct err e = {0};
@@ -93,7 +88,6 @@ static void test_counts(void **state)
 static void test_names_are_listed_in_order(void **state)
 {
 	const char *const *names = model_names();
-	(void)state;
 
 	for (size_t i = 0; i < EXPECTED_COUNT; i++)
 		assert_string_equal(names[i], expected_models[i].name);
@@ -107,7 +101,6 @@ static int compare_names(const void *a, const void *b)
 
 static void test_every_tensor_is_sound(void **state)
 {
-	(void)state;
 	for (size_t i = 0; i < EXPECTED_COUNT; i++) {
 		struct model m;
 		struct err e = {0};
@@ -182,7 +175,6 @@ static const struct expected_tensor expected_tensors[] = {
 
 static void test_spot_checked_tensors(void **state)
 {
-	(void)state;
 	for (size_t i = 0; i < sizeof(expected_tensors) / sizeof(expected_tensors[0]); i++) {
 		const struct expected_tensor *expected = &expected_tensors[i];
 		struct model m;
@@ -214,7 +206,6 @@ static void test_inception_branches(void **state)
 {
 	struct model m;
 	struct err e = {0};
-	(void)state;
 
 	assert_int_equal(model_create("Inception v3", &m, &e), 0);
 	const struct model_tensor *tall = &m.tensors[find_tensor(&m, "Mixed_6c.branch7x7_3.conv.weight")];
@@ -233,7 +224,6 @@ static void test_inception_branches(void **state)
 static void test_names_are_forgiving(void **state)
 {
 	static const char *const spellings[] = {"ResNet50", "resnet_50", "RESNET-50", "ResNet 50"};
-	(void)state;
 
 	for (size_t i = 0; i < sizeof(spellings) / sizeof(spellings[0]); i++) {
 		struct model m;
@@ -248,7 +238,6 @@ static void test_names_are_forgiving(void **state)
 static void test_unknown_name_lists_the_allowed(void **state)
 {
 	static const char *const unknown[] = {"resnet-51", "resnet", "resnet-500", "", "-"};
-	(void)state;
 
 	for (size_t i = 0; i < sizeof(unknown) / sizeof(unknown[0]); i++) {
 		struct model m = {.count = 77};
@@ -266,7 +255,6 @@ static void test_keys(void **state)
 	struct model m;
 	struct chunk_plan plan;
 	struct err e = {0};
-	(void)state;
 
 	assert_int_equal(model_create("resnet-50", &m, &e), 0);
 	struct chunk_key *keys = calloc(m.count, sizeof(*keys));
@@ -299,7 +287,6 @@ static void test_csv_with_heading(void **state)
 				"conv1.weight,64x3x7x7,f32,0\n"
 				"bn1.weight,64,bfloat16,1\n"
 				"fc.bias,1000,F16,65535");
-	(void)state;
 
 	assert_string_equal(m.name, "mine");
 	assert_int_equal(m.count, 3);
@@ -318,7 +305,6 @@ static void test_csv_with_heading(void **state)
 static void test_csv_without_heading(void **state)
 {
 	struct model m = csv_ok("a,2x3\nb,4,\nc,5,f16,\n");
-	(void)state;
 
 	assert_int_equal(m.count, 3);
 	assert_int_equal(m.tensors[0].dtype, CHUNK_F32);
@@ -333,7 +319,6 @@ static void test_csv_as_spreadsheets_write_it(void **state)
 	struct model m =
 		csv_ok("\xef\xbb\xbf"
 		       "Dtype , group,NAME, Shape\r\n\r\n# a remark, with commas,,,,\r\nbf16,3, w , 2x3X4\r\n");
-	(void)state;
 
 	assert_int_equal(m.count, 1);
 	assert_string_equal(m.tensors[0].name, "w");
@@ -347,7 +332,6 @@ static void test_csv_many_lines(void **state)
 {
 	char *text = malloc(10000 * 16);
 	size_t len = 0;
-	(void)state;
 
 	for (int i = 0; i < 10000; i++)
 		len += (size_t)snprintf(text + len, 16, "k%d,16x16\n", i);
@@ -411,7 +395,6 @@ static void csv_refuse(const char *text, size_t len, int code, const char *part)
 
 static void test_csv_errors(void **state)
 {
-	(void)state;
 	for (size_t i = 0; i < sizeof(bad_csvs) / sizeof(bad_csvs[0]); i++)
 		csv_refuse(bad_csvs[i].text, strlen(bad_csvs[i].text), -EINVAL, bad_csvs[i].part);
 	csv_refuse("a\0b,4\n", 6, -EINVAL, "bad name 'a?b'");
@@ -421,7 +404,6 @@ static void test_csv_errors(void **state)
 static void test_csv_bounds(void **state)
 {
 	char name[MODEL_TENSOR_NAME_BYTES + 8];
-	(void)state;
 
 	csv_refuse("a,281474976710656\nb,1\n", 22, -EFBIG, "mine.csv:2: the tensors up to here have more than 2^48");
 	csv_refuse("", (size_t)MODEL_CSV_BYTES_MAX + 1, -EFBIG, "at most 268435456");
@@ -439,7 +421,6 @@ static void test_csv_most_tensors(void **state)
 {
 	char *text = malloc((size_t)(MODEL_TENSOR_COUNT_MAX + 1) * 16);
 	size_t len = 0;
-	(void)state;
 
 	for (unsigned i = 0; i <= MODEL_TENSOR_COUNT_MAX; i++)
 		len += (size_t)snprintf(text + len, 16, "%u,1\n", i);
@@ -454,7 +435,6 @@ static void test_csv_model_names(void **state)
 	char longest[200];
 	struct model m;
 	struct err e = {0};
-	(void)state;
 
 	for (size_t i = 0; i < sizeof(files) / sizeof(files[0]); i++) {
 		assert_int_equal(model_parse_csv("a,1", 3, files[i][0], &m, &e), 0);
@@ -468,7 +448,7 @@ static void test_csv_model_names(void **state)
 	model_destroy(&m);
 }
 
-int main(void)
+TEST_PROGRAM(test_model)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_counts),

@@ -5,16 +5,13 @@
  */
 #include <errno.h>
 #include <inttypes.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
+#include "tests/unit/cmocka_shim.h"
 #include "topology/model_trace.h"
 
 /* From memory of its exact size, so that a sanitizer sees a read behind its end. */
@@ -49,7 +46,6 @@ static void test_fields(void **state)
 					"relu,0.000001,0.000010,0\r\n"
 					"fc, 3 ,3600000,100,bf16,7");
 
-	(void)state;
 	assert_int_equal(t.count, 4);
 	assert_int_equal(t.model.count, 2);
 	assert_string_equal(t.model.name, "mine");
@@ -84,7 +80,6 @@ static void test_columns_in_any_order(void **state)
 {
 	struct model_trace t = trace_ok("bytes,dtype,name,backward_ms,forward_ms\n8,,a,2,1\n8,f16,b,4,3\n");
 
-	(void)state;
 	assert_int_equal(t.count, 2);
 	assert_int_equal(t.model.tensors[0].elements, 2);
 	assert_int_equal(t.model.tensors[1].elements, 4);
@@ -98,7 +93,6 @@ static void test_names(void **state)
 {
 	struct model_trace t = trace_ok("name,forward_ms,backward_ms,elements\nrelu,1,1,\na,1,1,5\nrelu,2,2,\n");
 
-	(void)state;
 	assert_int_equal(t.count, 3);
 	model_trace_destroy(&t);
 }
@@ -162,7 +156,6 @@ static void test_errors(void **state)
 	struct model_trace t;
 	struct err e = {0};
 
-	(void)state;
 	for (size_t i = 0; i < sizeof(bad_traces) / sizeof(bad_traces[0]); i++)
 		refuse(bad_traces[i].text, strlen(bad_traces[i].text), -EINVAL, bad_traces[i].part);
 	refuse(HEAD "a\0b,1,1,4\n", sizeof(HEAD) + 9, -EINVAL, "mine.csv:2: bad name 'a?b'");
@@ -177,7 +170,6 @@ static void test_prefixes(void **state)
 {
 	static const char text[] = "\xef\xbb\xbf# t\n" HEAD "conv1,1.25,2.5,9408\nfc,0.1,0.2,10\n";
 
-	(void)state;
 	for (size_t len = 0; len < sizeof(text); len++) {
 		struct model_trace t;
 		struct err e = {0};
@@ -196,7 +188,6 @@ static void test_guess(void **state)
 	struct err e = {0};
 	size_t heavy = 0;
 
-	(void)state;
 	assert_int_equal(model_create("resnet-50", &m, &e), 0);
 	assert_int_equal(model_trace_guess(&m, UINT64_C(54000000), &t), 0);
 	assert_null(m.tensors);
@@ -223,7 +214,6 @@ static void test_guess_without_weights(void **state)
 	struct model_trace t;
 	struct err e = {0};
 
-	(void)state;
 	assert_int_equal(model_parse_csv("a,5\nb,6\n", 8, "v.csv", &m, &e), 0);
 	assert_int_equal(model_trace_guess(&m, 6000, &t), 0);
 	assert_int_equal(t.layers[0].forward_ns, 1000);
@@ -231,7 +221,7 @@ static void test_guess_without_weights(void **state)
 	model_trace_destroy(&t);
 }
 
-int main(void)
+TEST_PROGRAM(test_model_trace)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_fields),

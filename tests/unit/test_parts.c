@@ -178,7 +178,6 @@ static unsigned order_seed;
 
 static void test_any_order_is_the_serial_sum(void **state)
 {
-	(void)state;
 	for (order_seed = 1; order_seed <= 600; order_seed++)
 		check_order(order_seed);
 }
@@ -186,7 +185,6 @@ static void test_any_order_is_the_serial_sum(void **state)
 /* Also after a failure. */
 static int order_tell(void **state)
 {
-	(void)state;
 	printf("seed %u is the last one that was tried\n", order_seed > 600 ? 600 : order_seed);
 	return 0;
 }
@@ -198,7 +196,6 @@ static void test_whole_ones_between_parts(void **state)
 	struct bench *b = open_parts(4);
 	uint32_t bytes = b->chunk->bytes;
 
-	(void)state;
 	part(b, 0, 1, 640, 640, false);
 	bench_push(b, 1, WIRE_PUSH, 1, 0, false); /* to stored and to empty blocks */
 	assert_int_equal(b->chunk->stored, bytes);
@@ -219,7 +216,6 @@ static void test_whole_ones_between_parts(void **state)
 /* The payload that lies where it came is read at the commit, which somebody's last part makes; or the reverse. */
 static void test_held_ones_meet_parts_at_the_commit(void **state)
 {
-	(void)state;
 	for (unsigned held_last = 0; held_last < 2; held_last++) {
 		struct bench *b = open_parts(2);
 		uint32_t bytes = b->chunk->bytes;
@@ -278,7 +274,6 @@ static void check_first_weights(enum dtype dtype, bool parts)
 
 static void test_first_weights_are_copied(void **state)
 {
-	(void)state;
 	for (int dtype = 0; dtype < DTYPE_COUNT; dtype++) {
 		check_first_weights((enum dtype)dtype, true);
 		check_first_weights((enum dtype)dtype, false);
@@ -291,7 +286,6 @@ static void test_a_step_by_parts(void **state)
 	uint32_t bytes;
 	float w;
 
-	(void)state;
 	w = bench_open_sgd(b, 2);
 	bytes = b->chunk->bytes;
 	b->fake.queue.unordered = true;
@@ -311,7 +305,6 @@ static void test_two_roots_by_parts(void **state)
 	struct bench *b = open_parts(3);
 	struct mail mail;
 
-	(void)state;
 	init_part(b, 0, 0, 64, false);
 	init_part(b, 2, 128, 64, false);
 	mail = bench_mail(b);
@@ -330,7 +323,6 @@ static void test_other_messages_of_the_rank_are_dropped(void **state)
 	uint32_t bytes = b->chunk->bytes;
 	struct part late = {.rank = 0, .seq = 9, .bytes = 64};
 
-	(void)state;
 	part(b, 0, 1, 0, 1024, false);
 	bench_push(b, 0, WIRE_PUSH, 1, 0, false); /* whole */
 	assert_int_equal(dropped[DROP_DUPLICATE], 1);
@@ -362,7 +354,6 @@ static void test_other_messages_of_the_rank_are_dropped(void **state)
 /* Parts that no transport gives, and a header that changes from one to the next. */
 static void test_parts_that_do_not_agree(void **state)
 {
-	(void)state;
 	for (unsigned i = 0; i < 6; i++) {
 		struct bench *b = open_parts(2);
 		uint32_t bytes = b->chunk->bytes;
@@ -404,7 +395,6 @@ static void test_nan_in_parts(void **state)
 	struct bench *b = open_parts(2);
 	struct mail mail;
 
-	(void)state;
 	b->spec.nan = NAN_ZERO;
 	b->data[1][0] = NAN;
 	b->data[1][35] = -INFINITY;
@@ -440,7 +430,6 @@ static void test_a_parked_commit_by_parts(void **state)
 	uint32_t bytes = b->chunk->bytes;
 	float first;
 
-	(void)state;
 	bench_push_all(b, 1, 0, false);
 	first = bench_result(b, 0);
 	bench_fill(b, 2);
@@ -467,7 +456,6 @@ static void test_an_end_between_parts(void **state)
 	struct bench *b = open_parts(2);
 	uint32_t bytes = b->chunk->bytes;
 
-	(void)state;
 	part(b, 0, 1, 0, 1024, false);
 	part(b, 1, 1, 0, 64, false);
 	link_close(&b->shard->links[0]);
@@ -492,7 +480,6 @@ static void test_the_others_parts_stay(void **state)
 	struct bench *b = open_parts(2);
 	uint32_t bytes = b->chunk->bytes;
 
-	(void)state;
 	b->fake.queue.hold_max = 8;
 	part(b, 0, 1, 0, 1024, false);
 	assert_int_equal(bench_push(b, 1, WIRE_PUSH, 1, 0, true), 1);
@@ -523,7 +510,6 @@ static void test_no_map_without_parts(void **state)
 		{SYNC_ASYNC, false, false},
 	};
 
-	(void)state;
 	for (unsigned i = 0; i < 4; i++) {
 		struct bench *b = bench_new();
 
@@ -542,7 +528,6 @@ static void test_whole_ones_touch_no_map(void **state)
 {
 	struct bench *b = open_parts(3);
 
-	(void)state;
 	b->shard->maps[0] = NULL;
 	for (uint64_t round = 1; round <= 3; round++) {
 		bench_fill(b, round);
@@ -553,7 +538,7 @@ static void test_whole_ones_touch_no_map(void **state)
 	bench_close(b);
 }
 
-int main(void)
+TEST_PROGRAM(test_parts)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_teardown(test_any_order_is_the_serial_sum, order_tell),

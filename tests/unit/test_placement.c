@@ -5,15 +5,12 @@
  */
 #include <errno.h>
 #include <inttypes.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
+#include "tests/unit/cmocka_shim.h"
 #include "topology/placement.h"
 
 #define CHUNK 32768u
@@ -50,7 +47,6 @@ static uint64_t brute_force(const uint32_t *bytes, uint32_t chunk_count, unsigne
 
 static void test_bound_against_brute_force(void **state)
 {
-	(void)state;
 	uint64_t seed = 31337;
 
 	print_message("seed %" PRIu64 "\n", seed);
@@ -79,7 +75,6 @@ static void test_known_worst_case(void **state)
 	const uint32_t bytes[] = {2, 3, 2, 3, 2};
 	struct placement_core cores[2] = {{0}};
 	uint16_t core_of[5];
-	(void)state;
 
 	assert_int_equal(placement_lpt(bytes, 5, cores, 2, core_of), 0);
 	assert_true(placement_core_balance(cores, 2).bytes_max == 7);
@@ -87,7 +82,6 @@ static void test_known_worst_case(void **state)
 
 static void test_equal_chunks_spread(void **state)
 {
-	(void)state;
 	struct placement_core cores[4] = {{.nic = 0}, {.nic = 0}, {.nic = 1}, {.nic = 1}};
 	uint32_t bytes[401];
 	uint16_t core_of[401];
@@ -107,7 +101,6 @@ static void test_equal_chunks_spread(void **state)
 
 static void test_deterministic(void **state)
 {
-	(void)state;
 	uint64_t seed = 4711;
 	enum { COUNT = 5000, CORES = 13 };
 	uint32_t bytes[COUNT];
@@ -130,7 +123,6 @@ static void test_deterministic(void **state)
 
 static void test_starts_from_existing_load(void **state)
 {
-	(void)state;
 	struct placement_core cores[3] = {{.bytes = 10 * CHUNK}, {.bytes = 0}, {.bytes = 4 * CHUNK}};
 	uint32_t bytes[16];
 	uint16_t core_of[16];
@@ -155,7 +147,6 @@ static void test_prefers_the_idle_nic(void **state)
 		{.nic = 0}, {.nic = 0, .bytes = CHUNK}, {.nic = 1, .bytes = CHUNK / 2}, {.nic = 1}};
 	const uint32_t bytes[1] = {CHUNK};
 	uint16_t core_of[1];
-	(void)state;
 
 	assert_int_equal(placement_lpt(bytes, 1, cores, 4, core_of), 0);
 	assert_int_equal(core_of[0], 3);
@@ -164,7 +155,6 @@ static void test_prefers_the_idle_nic(void **state)
 /* Bytes that a plan for `chunk_count` equal chunks and one tail in seven leaves on 28 cores. */
 static void test_rack_box(void **state)
 {
-	(void)state;
 	enum { CORES = 28, NICS = 5, COUNT = 3000 };
 	const int nic_node[NICS] = {0, 0, 0, 1, 1};
 	struct placement_core cores[CORES] = {{0}};
@@ -203,7 +193,6 @@ static void test_rack_box(void **state)
 
 static void test_assign_nics(void **state)
 {
-	(void)state;
 	struct placement_core cores[6] = {{.node = 0}, {.node = 0}, {.node = 1}, {.node = 1}, {.node = 2}, {.node = 2}};
 	const int unknown[2] = {-1, -1};
 	const int one_node[2] = {1, 1};
@@ -225,7 +214,6 @@ static void test_assign_nics(void **state)
 /* Of two NICs, one of which has become slow, the other gets the more cores, and so the more chunks. */
 static void test_assign_by_rate(void **state)
 {
-	(void)state;
 	struct placement_core cores[10] = {{.node = 0}};
 	const int node[3] = {-1, -1, -1};
 	const uint32_t rate[3] = {25000, 100000, 25000}, even[3] = {7, 7, 7};
@@ -244,7 +232,6 @@ static void test_assign_by_rate(void **state)
 
 static void test_one_core(void **state)
 {
-	(void)state;
 	const uint32_t bytes[4] = {7, 1, CHUNK, 3};
 	struct placement_core core = {.nic = PLACEMENT_NIC_NONE, .bytes = 5};
 	uint16_t core_of[4] = {9, 9, 9, 9};
@@ -258,7 +245,6 @@ static void test_one_core(void **state)
 
 static void test_errors_and_bounds(void **state)
 {
-	(void)state;
 	const uint32_t bytes[2] = {CHUNK, CHUNK};
 	struct placement_core cores[2] = {{.bytes = UINT64_MAX - CHUNK}, {.bytes = 0}};
 	uint16_t core_of[2] = {9, 9};
@@ -278,7 +264,6 @@ static void test_errors_and_bounds(void **state)
 
 static void test_most_cores(void **state)
 {
-	(void)state;
 	struct placement_core *cores = calloc(PLACEMENT_CORE_COUNT_MAX, sizeof(*cores));
 	uint32_t bytes[2 * PLACEMENT_CORE_COUNT_MAX];
 	uint16_t core_of[2 * PLACEMENT_CORE_COUNT_MAX];
@@ -296,7 +281,6 @@ static void test_most_cores(void **state)
 
 static void test_balance_of_nothing(void **state)
 {
-	(void)state;
 	struct placement_core idle[3] = {{0}};
 
 	assert_true(placement_core_balance(NULL, 0).imbalance == 1.0);
@@ -304,7 +288,7 @@ static void test_balance_of_nothing(void **state)
 	assert_true(placement_core_balance(idle, 3).imbalance == 1.0);
 }
 
-int main(void)
+TEST_PROGRAM(test_placement)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_bound_against_brute_force),

@@ -5,16 +5,13 @@
  */
 #include <errno.h>
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "phub/cli/plan_measure.h"
+#include "tests/unit/cmocka_shim.h"
 #include "topology/plan.h"
 #include "transport/reliable.h"
 
@@ -32,7 +29,6 @@ static void test_wire_efficiency(void **state)
 {
 	const double huge = 1e12; /* no share for the chunk's header */
 
-	(void)state;
 	assert_near(plan_wire_efficiency(PLAN_TCP, 1500, 38, huge), 1448.0 / 1538);
 	assert_near(plan_wire_efficiency(PLAN_TCP, 9000, 38, huge), 8948.0 / 9038);
 	assert_near(plan_wire_efficiency(PLAN_TCP, 1500, 14, huge), 1448.0 / 1514);
@@ -52,7 +48,6 @@ static void test_wire_efficiency(void **state)
 /* What the code sends: topology has numbers of its own, as it knows nothing of transports. */
 static void test_wire_of_datagrams(void **state)
 {
-	(void)state;
 	for (unsigned mtu = PLAN_MTU_MIN; mtu <= PLAN_MTU_MAX; mtu++) {
 		double fragment = reliable_fragment_for(mtu - UDP_IP_BYTES);
 		double wanted = fragment / (fragment + WIRE_DATA_BYTES + UDP_IP_BYTES + 38) * 32768 / 32832;
@@ -64,7 +59,6 @@ static void test_wire_of_datagrams(void **state)
 
 static void test_pcie(void **state)
 {
-	(void)state;
 	assert_near(plan_pcie_bytes_s(1, 16), 4e9);
 	assert_near(plan_pcie_bytes_s(2, 8), 4e9);
 	assert_near(plan_pcie_bytes_s(3, 8), 7.8769231e9);
@@ -110,7 +104,6 @@ static void test_memory(void **state)
 {
 	struct plan_input in = small_box();
 
-	(void)state;
 	assert_near(plan_once_bytes(4, false, 0, false), 2);
 	assert_near(plan_once_bytes(4, true, 0, false), 2);
 	assert_near(plan_once_bytes(4, true, 1, false), 4);
@@ -138,7 +131,6 @@ static void test_results_past_caches(void **state)
 {
 	struct plan_input in = small_box();
 
-	(void)state;
 	assert_false(plan_streams(&in)); /* a cache that is not known */
 	in.cache_bytes = 2499999;
 	assert_true(plan_streams(&in));
@@ -161,7 +153,6 @@ static void test_kernel_fit(void **state)
 				       still[] = {{1, 0}};
 	struct plan_kernel k;
 
-	(void)state;
 	assert_int_equal(plan_kernel_fit(two, 2, 2, &k), 0);
 	assert_near(k.arrival_ns, 0.07333333);
 	assert_near(k.once_ns, 0.05333333);
@@ -205,7 +196,6 @@ static void test_costs_fit(void **state)
 	struct plan_cost_points p = known_points();
 	struct plan_costs c;
 
-	(void)state;
 	assert_int_equal(plan_costs_fit(&p, &kernel, &c), 0);
 	assert_near(c.box.message_ns, 500);
 	assert_near(c.box.byte_ns, 0.2);
@@ -246,7 +236,6 @@ static void test_cores_limit(void **state)
 	struct plan_result r;
 	struct err e;
 
-	(void)state;
 	assert_int_equal(plan_make(&in, &r, &e), 0);
 	/* 4 MB at 0.2 ns on 2 cores; a worker's 1 MB at 0.05 ns, a quarter of which before the box begins. */
 	assert_near(r.resources[PLAN_CORES].exchange_s, 400e-6);
@@ -276,7 +265,6 @@ static void test_messages_rounds_and_keys(void **state)
 	struct plan_result r;
 	struct err e;
 
-	(void)state;
 	in.keys = 10;
 	in.costs.box = (struct plan_side){.round_ns = 1000, .key_ns = 1e9, .message_ns = 500, .byte_ns = 0.1};
 	in.costs.worker = (struct plan_side){.round_ns = 2000, .key_ns = 50, .message_ns = 300, .byte_ns = 0.05};
@@ -295,7 +283,6 @@ static void test_shared_cpus(void **state)
 	struct plan_result r;
 	struct err e;
 
-	(void)state;
 	in.cpus_here = 2;
 	assert_int_equal(plan_make(&in, &r, &e), 0);
 	assert_near(r.resources[PLAN_SHARED_CPUS].exchange_s, 500e-6); /* 4 MB at 0.25 ns on 2 CPUs */
@@ -322,7 +309,6 @@ static void test_fewer_chunks_than_units(void **state)
 	struct plan_result r;
 	struct err e;
 
-	(void)state;
 	in.cores = in.nics = 3; /* 4 chunks: one has 2 */
 	in.pcie_gen = 3;
 	in.pcie_lanes = 8;
@@ -353,7 +339,6 @@ static void test_links(void **state)
 	struct plan_result r;
 	struct err e;
 
-	(void)state;
 	assert_int_equal(plan_make(&in, &r, &e), 0);
 	assert_near(r.wire_efficiency, e_wire);
 	assert_near(r.resources[PLAN_BOX_LINKS].exchange_s, 4e-3 / e_wire);
@@ -380,7 +365,6 @@ static void test_pcie_and_cache_lines(void **state)
 	struct plan_result r;
 	struct err e;
 
-	(void)state;
 	in.nics = 10;
 	in.pcie_gen = 3;
 	in.pcie_lanes = 8;
@@ -418,7 +402,6 @@ static void refused(const struct plan_input *in, const char *word)
 
 static void test_what_cannot_be(void **state)
 {
-	(void)state;
 	REFUSED(workers, 0, "no workers");
 	REFUSED(bytes, 0, "at least 1 byte");
 	REFUSED(chunk_bytes, 0, "at least 1 byte");
@@ -449,7 +432,6 @@ static void test_extremes(void **state)
 	struct plan_result r;
 	struct err e;
 
-	(void)state;
 	in.nics = 10000;
 	in.link_bytes_s = in.worker_link_bytes_s = 1e18;
 	in.workers = 100000;
@@ -482,7 +464,6 @@ static void test_copies_write(void **state)
 	unsigned char *base = aligned_alloc(4096, (PLAN_COPY_SOURCES + 1) * array_bytes);
 	const struct roofline_copy *copy;
 
-	(void)state;
 	assert_non_null(base);
 	for (unsigned i = 0; (copy = roofline_at(i)); i++) {
 		unsigned char *out = base + PLAN_COPY_SOURCES * array_bytes;
@@ -502,7 +483,6 @@ static void test_names_and_formulae(void **state)
 {
 	struct plan_costs costs;
 
-	(void)state;
 	for (int i = 0; i < PLAN_RESOURCE_COUNT; i++) {
 		const char *name = plan_resource_name((enum plan_resource_kind)i);
 		const struct plan_formula *f = plan_formulae;
@@ -521,7 +501,7 @@ static void test_names_and_formulae(void **state)
 	assert_true(costs.box.byte_ns == 0 && costs.worker.byte_ns == 0);
 }
 
-int main(void)
+TEST_PROGRAM(test_plan)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_wire_efficiency),

@@ -4,15 +4,12 @@
  * probes, and what it makes of numbers that cannot be true.
  */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stddef.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "client/scout/plus.h"
 #include "tests/unit/chance.h"
+#include "tests/unit/cmocka_shim.h"
 
 enum { SITES = 5, PERIOD = 25, MODEL = 1000 };
 
@@ -136,7 +133,6 @@ static void test_settles(void **state)
 	static const double pulls[] = {0, 1, 4, 20, 50, 1000};
 	unsigned before = THETAS - 1;
 
-	(void)state;
 	for (unsigned i = 0; i < sizeof(pulls) / sizeof(pulls[0]); i++) {
 		struct world w;
 		unsigned at;
@@ -158,7 +154,6 @@ static void test_course(void **state)
 	static const unsigned course[] = {0, 0, 0, 0, 0, 2, 3, 4, 4, 4, 4};
 	struct world w;
 
-	(void)state;
 	world_init(&w, 0);
 	assert_int_equal(plus_span(&w.plus, 5), 5);
 	for (unsigned i = 0; i < sizeof(course) / sizeof(course[0]); i++) {
@@ -175,7 +170,6 @@ static void test_long_windows(void **state)
 		.exchanges = 500, .sites = SITES, .rate = 0.1, .train = NAN, .before = NAN, .after = NAN};
 	struct world w;
 
-	(void)state;
 	world_init(&w, 0);
 	now.said = 500;
 	now.heard = 100;
@@ -191,7 +185,6 @@ static void test_rate(void **state)
 {
 	struct plus_config gaia;
 
-	(void)state;
 	assert_int_equal(plus_needs(&gaia, SITE_GAIA, (const double[]){0, 0.1, 0.2}, 3), 0);
 	for (unsigned run = 0; run < 2; run++) {
 		const double pull = 20;
@@ -220,7 +213,6 @@ static void test_rate(void **state)
  * alone, and another rate of learning, are no drift. */
 static void test_drift(void **state)
 {
-	(void)state;
 	chance_seed = 3;
 	for (unsigned run = 0; run < 80; run++) {
 		const double from = run & 1 ? 0 : 40, to = run & 1 ? 40 : 1;
@@ -255,7 +247,6 @@ static void test_drift(void **state)
  * that all are alike it finds again. One of many, which hardly weighs, is no reason. */
 static void test_others(void **state)
 {
-	(void)state;
 	for (unsigned run = 0; run < 2; run++) {
 		struct world w;
 		unsigned at;
@@ -282,7 +273,6 @@ static void test_moves(void **state)
 	struct world w;
 	unsigned at;
 
-	(void)state;
 	world_init(&w, 20);
 	w.config.bytes_part = 0;
 	at = world_settle(&w);
@@ -306,7 +296,6 @@ static void test_fills(void **state)
 		-2.5, -2.28, -2.13, -1.93, -1.87, -1.8, -1.74, -1.66, -1.59, -1.72, -1.72, -1.67, -1.56};
 	struct plus_config gaia;
 
-	(void)state;
 	assert_int_equal(plus_needs(&gaia, SITE_GAIA, (const double[]){0, 0.1, 0.2}, 3), 0);
 	for (unsigned run = 0; run < 2; run++) {
 		struct world w;
@@ -333,7 +322,6 @@ static void test_budgets(void **state)
 {
 	struct world w;
 
-	(void)state;
 	chance_seed = 4;
 	world_init(&w, 10);
 	w.tells = true;
@@ -369,7 +357,6 @@ static void test_first_trials(void **state)
 	struct world w;
 	unsigned trials = 0, last = 0;
 
-	(void)state;
 	chance_seed = 4;
 	world_init(&w, 10);
 	w.tells = true;
@@ -398,7 +385,6 @@ static void test_few_and_many(void **state)
 	unsigned few = 0, many = 0;
 	struct world w;
 
-	(void)state;
 	chance_seed = 4;
 	world_init(&w, 10);
 	w.batch = 200;
@@ -419,7 +405,6 @@ static void test_few_and_many(void **state)
  * computing is not enough for a trial. */
 static void test_probes(void **state)
 {
-	(void)state;
 	for (unsigned run = 0; run < 4; run++) {
 		const bool wasteful = run % 2 == 0;
 		struct world w;
@@ -447,7 +432,6 @@ static void test_probes_of_long_windows(void **state)
 {
 	struct world w;
 
-	(void)state;
 	chance_seed = 7;
 	world_init(&w, 2);
 	w.tells = true;
@@ -468,7 +452,6 @@ static void test_worth(void **state)
 {
 	const double costs = 0.01 * MODEL * PERIOD * (1 - 1 / 20.0);
 
-	(void)state;
 	for (unsigned run = 0; run < 4; run++) {
 		const bool pays = run % 2 == 0;
 		struct world w;
@@ -501,7 +484,6 @@ static void test_near(void **state)
 	static const double over[THETAS] = {50, 40, 20, 2.9, 1, 0.5, 0.2}, more[THETAS] = {50, 40, 20, 4, 2, 0.5, 0.2};
 	struct world w;
 
-	(void)state;
 	world_init(&w, 0);
 	w.config.own = 0;
 	memset(w.config.says, 0, sizeof(w.config.says));
@@ -551,7 +533,6 @@ static void test_near_local(void **state)
 		double floor, theta;
 	} cases[] = {{0, 100}, {1, 100}, {1000, 50}, {5000, 10}, {10000, 5}, {20000, 2}, {40000, 1}};
 
-	(void)state;
 	for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		struct world w;
 		unsigned windows = 0;
@@ -586,7 +567,6 @@ static void test_blind(void **state)
 	};
 	struct world w;
 
-	(void)state;
 	for (unsigned i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
 		unsigned at;
 
@@ -608,7 +588,6 @@ static void test_idle(void **state)
 	const struct plus_window idle = {.train = NAN, .before = NAN, .after = NAN};
 	struct world w;
 
-	(void)state;
 	world_init(&w, 0);
 	world_settle(&w);
 	for (unsigned i = 0; i < 10; i++)
@@ -621,7 +600,6 @@ static void test_norm(void **state)
 	struct world w;
 	struct plus_window now;
 
-	(void)state;
 	world_init(&w, 50);
 	for (unsigned i = 0; i < 3; i++) {
 		world_show(&w, &now);
@@ -679,7 +657,6 @@ static void test_not_twice(void **state)
 	struct world w;
 	unsigned at;
 
-	(void)state;
 	world_init(&w, 4);
 	at = world_settle(&w);
 	for (unsigned i = 0; i < 4; i++)
@@ -691,7 +668,6 @@ static void test_not_twice(void **state)
  * that; of those that never are it says so. Where nobody tries models any more it goes on. */
 static void test_apart(void **state)
 {
-	(void)state;
 	for (unsigned run = 0; run < 3; run++) {
 		struct world w;
 		unsigned at;
@@ -725,7 +701,6 @@ static void test_options(void **state)
 {
 	static const double eases[] = {0.25, 1, 4};
 
-	(void)state;
 	for (unsigned i = 0; i < 3; i++) {
 		struct world w;
 		unsigned at;
@@ -764,7 +739,7 @@ static void test_options(void **state)
 	}
 }
 
-int main(void)
+TEST_PROGRAM(test_plus)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_settles),

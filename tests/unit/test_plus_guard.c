@@ -5,15 +5,12 @@
  * for.
  */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stddef.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "client/scout/plus.h"
 #include "tests/unit/chance.h"
+#include "tests/unit/cmocka_shim.h"
 
 enum { PERIOD = 50, BATCH = 20, NEVER = 1 << 20 };
 
@@ -42,7 +39,6 @@ static void test_evidence(void **state)
 {
 	unsigned wrong = 0, right = 0, soon = 0;
 
-	(void)state;
 	chance_seed = 1;
 	for (unsigned run = 0; run < 2000; run++) {
 		wrong += certain_at(0, 300, 40) != NEVER;
@@ -58,7 +54,6 @@ static void test_evidence_begins(void **state)
 {
 	struct evidence e = {0}, other;
 
-	(void)state;
 	evidence_add(&e, NAN, 40);
 	assert_true(e.count == 0 && e.odds == 0);
 	evidence_add(&e, 1e9, 40);
@@ -156,7 +151,6 @@ static void test_few_sites(void **state)
 	static const unsigned counts[] = {10, 5, 3, 2};
 	unsigned before = 0;
 
-	(void)state;
 	for (unsigned i = 0; i < 4; i++) {
 		unsigned at = 0;
 
@@ -180,7 +174,6 @@ static void test_silent(void **state)
 {
 	unsigned told = 0;
 
-	(void)state;
 	chance_seed = 4;
 	for (unsigned run = 0; run < 400; run++) {
 		struct sites s;
@@ -197,7 +190,6 @@ static void test_silent(void **state)
 /* All of the model is trained: what is tried on other data loses as much more at each trial, and that is no doubt. */
 static void test_no_statistics(void **state)
 {
-	(void)state;
 	for (unsigned statistics = 0; statistics < 2; statistics++) {
 		unsigned doubts = 0, told = 0;
 		struct sites s;
@@ -226,7 +218,6 @@ static void test_doubts(void **state)
 	struct sites s;
 	unsigned doubts = 0;
 
-	(void)state;
 	chance_seed = 5;
 	sites_in_doubt(&s);
 	assert_int_equal(s.verdict.cause, PLUS_DOUBTS);
@@ -257,7 +248,6 @@ static void test_chance(void **state)
 {
 	struct sites s;
 
-	(void)state;
 	chance_seed = 6;
 	sites_in_doubt(&s);
 	s.beyond = 0;
@@ -280,7 +270,6 @@ static void test_long(void **state)
 	unsigned doubts = 0;
 	struct sites s;
 
-	(void)state;
 	sites_init(&s, 3, 3, THETAS);
 	s.noise = 0;
 	s.beyond = 0.22;
@@ -305,7 +294,6 @@ static void test_fine(void **state)
 	unsigned fine = 0;
 	struct sites s;
 
-	(void)state;
 	chance_seed = 7;
 	sites_init(&s, 2, 0, 1);
 	s.noise = 0.2;
@@ -325,7 +313,6 @@ static void test_nothing(void **state)
 {
 	struct sites s;
 
-	(void)state;
 	chance_seed = 5;
 	sites_in_doubt(&s);
 	for (unsigned i = 0; i < 3; i++) {
@@ -343,7 +330,6 @@ static void test_nothing(void **state)
 /* Where the last trial was not far from what the guard is against the next two are of few samples, too. */
 static void test_samples(void **state)
 {
-	(void)state;
 	for (unsigned run = 0; run < 2; run++) {
 		struct plus_config config;
 		struct plus_verdict verdict = {.tries = 0};
@@ -374,7 +360,7 @@ static void test_samples(void **state)
 	}
 }
 
-int main(void)
+TEST_PROGRAM(test_plus_guard)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_evidence),

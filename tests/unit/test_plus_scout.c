@@ -5,14 +5,11 @@
  */
 #include <errno.h>
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stddef.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "client/scout/scout.h"
+#include "tests/unit/cmocka_shim.h"
 
 enum { SITES = 5, PERIOD = 25, MODEL = 1000 };
 
@@ -54,7 +51,6 @@ static void test_scout(void **state)
 	struct scout one, other;
 	struct err e;
 
-	(void)state;
 	c = of_local();
 	c.first = 3;
 	assert_int_equal(scout_init(&one, &c, &e), 0);
@@ -143,7 +139,6 @@ static void test_says_all(void **state)
 	} cases[] = {{500, 25 * MODEL, true}, {500, 24 * MODEL, false}, {500, 98 * 25 * MODEL / 100, true},
 		{0, 25 * MODEL / 2, false}};
 
-	(void)state;
 	for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		struct scout_config c = priced(SITE_LOCAL, thetas, 2);
 		struct scout s;
@@ -176,7 +171,6 @@ static void test_says_doubt(void **state)
 	unsigned doubts = 0, told = 0;
 	struct err e;
 
-	(void)state;
 	assert_int_equal(scout_init(&one, &c, &e), 0);
 	for (unsigned i = 0; i < 60 && told < 12; i++) {
 		struct scout_report reports[SITES];
@@ -225,7 +219,6 @@ static void test_samples_of_who_trains(void **state)
 	struct scout scout;
 	struct err e;
 
-	(void)state;
 	assert_int_equal(scout_init(&scout, &c, &e), 0);
 	for (unsigned k = 0; k < 2; k++)
 		reports[k] =
@@ -249,7 +242,6 @@ static void test_mean_of_nothing(void **state)
 	struct scout scout;
 	struct err e;
 
-	(void)state;
 	assert_int_equal(scout_init(&scout, &c, &e), 0);
 	for (unsigned window = 0; window < 20; window++) {
 		for (unsigned k = 0; k < SITES; k++)
@@ -271,7 +263,6 @@ static void test_alone(void **state)
 	struct err e;
 	unsigned told = 0;
 
-	(void)state;
 	assert_int_equal(scout_init(&scout, &c, &e), 0);
 	for (unsigned window = 0; window < 10; window++) {
 		scout_hear_all(&scout, 10, 10, 10, 1, 0.1);
@@ -297,7 +288,6 @@ static void test_before_and_after(void **state)
 	struct scout scout;
 	struct err e;
 
-	(void)state;
 	assert_int_equal(scout_init(&scout, &c, &e), 0);
 	for (unsigned window = 0; window < 2; window++) {
 		for (unsigned k = 0; k < SITES; k++)
@@ -325,7 +315,6 @@ static void test_says_no_statistics(void **state)
 	unsigned told = 0;
 	struct err e;
 
-	(void)state;
 	c.plus.statistics = false;
 	assert_int_equal(scout_init(&scout, &c, &e), 0);
 	for (unsigned i = 0; i < 60; i++) {
@@ -352,7 +341,6 @@ static void test_doubts_later(void **state)
 	unsigned later = 0;
 	struct err e;
 
-	(void)state;
 	for (unsigned hundredths = 55; hundredths < 100; hundredths++) {
 		struct scout_decision d = {.reason = ""};
 		struct scout s;
@@ -399,7 +387,6 @@ static void test_floor(void **state)
 	};
 	struct scout_report report = {.bytes = 1000, .within = 500, .exchanges = 25, .exchanges_within = 4};
 
-	(void)state;
 	for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		const double first = cases[i].algorithm == SITE_LOCAL;
 		struct scout_config c = priced(cases[i].algorithm, &first, 1);
@@ -425,7 +412,6 @@ static void test_says_worth(void **state)
 {
 	static const double thetas[] = {1, 20};
 
-	(void)state;
 	for (unsigned run = 0; run < 2; run++) {
 		struct scout_config c = priced(SITE_LOCAL, thetas, 2);
 		const double fell = run == 0 ? 0.5 : 0.25;
@@ -462,7 +448,6 @@ static void test_says_enough(void **state)
 	struct scout s;
 	struct err e;
 
-	(void)state;
 	c.price.unit = PRICE_SECONDS;
 	c.plus.bytes_part = 1;
 	assert_int_equal(scout_init(&s, &c, &e), 0);
@@ -489,7 +474,6 @@ static void test_limits(void **state)
 {
 	struct plus_config good, c;
 
-	(void)state;
 	plus_defaults(&good);
 	assert_int_equal(plus_needs(&good, SITE_DGC, grid, 3), -ENOTSUP);
 	assert_int_equal(plus_needs(&good, SITE_GAIA, (const double[]){0, 0.1, 0.2}, 3), 0);
@@ -540,7 +524,6 @@ static void test_by_sites(void **state)
 		{SITE_GAIA, 10, 0, .1}, {SITE_GAIA, 2, 0, .3}, {SITE_GAIA, 5, 19, .2}, {SITE_GAIA, 10, 19, .1},
 		{SITE_GAIA, 5, 39, .05}, {SITE_GAIA, 10, 39, .1}, {SITE_GAIA, 10, 79, .05}, {SITE_GAIA, 2, 15, .05}};
 
-	(void)state;
 	for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		const bool local = cases[i].algorithm == SITE_LOCAL;
 		const double *thetas = local ? locals : gaias;
@@ -559,7 +542,7 @@ static void test_by_sites(void **state)
 	}
 }
 
-int main(void)
+TEST_PROGRAM(test_plus_scout)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_scout),

@@ -3,8 +3,6 @@
  * What a process may still do after it gave up the rest, as the kernel tells, each time in a child. As root.
  */
 #include <errno.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -13,10 +11,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cmocka.h>
 #include <linux/capability.h>
 
 #include "phub/control/privilege.h"
+#include "tests/unit/cmocka_shim.h"
 
 #define BIT(capability) (1ull << (capability))
 
@@ -75,9 +73,8 @@ static void try_child(const char *user, const char *transport, const char *uplin
 
 static void test_kept(void **state)
 {
-	(void)state;
 	if (geteuid() != 0)
-		skip();
+		skip_because("needs root");
 	try_child("nobody", "tcp", NULL, 0, "user nobody");
 	try_child("nobody", "udp", NULL, 0, "no capabilities");
 	try_child("nobody", "verbs", NULL, BIT(CAP_IPC_LOCK), "ipc_lock");
@@ -88,7 +85,7 @@ static void test_kept(void **state)
 	try_child("nobody", "tcp", "verbs", BIT(CAP_IPC_LOCK), "ipc_lock");
 }
 
-int main(void)
+TEST_PROGRAM(test_privilege)
 {
 	const struct CMUnitTest tests[] = {cmocka_unit_test(test_kept)};
 

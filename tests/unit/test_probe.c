@@ -64,7 +64,6 @@ static void is_dealt(int by, unsigned racks)
 
 static void test_each_matrix(void **state)
 {
-	(void)state;
 	fill(2, 2, 1, 1, 0.5);
 	assert_int_equal(told(), PROBE_BY_TOGETHER);
 	is_dealt(PROBE_BY_TOGETHER, 2);
@@ -84,7 +83,6 @@ static void test_each_matrix(void **state)
 
 static void test_nothing_separates(void **state)
 {
-	(void)state;
 	fill(2, 3, 1.2, 0.9, 0.85);
 	assert_int_equal(told(), -1);
 	for (int by = 0; by < PROBE_BY_COUNT; by++) {
@@ -113,7 +111,6 @@ static void test_nothing_separates(void **state)
 /* A host of a tenth of the rate is as near to those of its rack as they are to each other. */
 static void test_slow_host(void **state)
 {
-	(void)state;
 	fill(2, 3, 1, 0.5, 0.3);
 	for (unsigned i = 0; i < facts.count; i++)
 		if (i != 4)
@@ -128,7 +125,6 @@ static void test_slow_host(void **state)
 /* One host near to both racks: there is a gap, and no groups. The next matrix is asked. */
 static void test_no_groups(void **state)
 {
-	(void)state;
 	fill(2, 3, 3, 0.5, 0.5);
 	for (unsigned i = 1; i < facts.count; i++)
 		facts.together[0][i] = facts.together[i][0] = facts.alone[0][i] = facts.alone[i][0] = 1e9;
@@ -140,7 +136,6 @@ static void test_no_groups(void **state)
 /* Rows of racks: of two gaps that make groups, the wider one. */
 static void test_two_gaps(void **state)
 {
-	(void)state;
 	fill(4, 2, 2, 1, 1);
 	for (unsigned i = 0; i < facts.count; i++)
 		for (unsigned j = 0; j < facts.count; j++)
@@ -153,7 +148,6 @@ static void test_two_gaps(void **state)
 static void test_spread(void **state)
 {
 	const unsigned rack[] = {0, 0, 1};
-	(void)state;
 
 	memset(&facts, 0, sizeof(facts));
 	facts.count = 3;
@@ -173,7 +167,6 @@ static void test_spread(void **state)
 
 static const char *note(void *arg, unsigned index)
 {
-	(void)index;
 	return arg;
 }
 
@@ -205,7 +198,6 @@ static void test_round_trip(void **state)
 	const struct racks_notes notes = {"made of\ntwo lines: '", note, note, note, (void *)(uintptr_t) "x: [\n- y"};
 	struct err e = {.text = ""};
 	char *text = NULL;
-	(void)state;
 
 	written(&r, &notes, &text);
 	if (racks_parse(text, strlen(text), "written", &back, &e) < 0)
@@ -239,7 +231,6 @@ static void test_write_to_a_full_disk(void **state)
 	struct rack_box box = {.name = "b", .host = "h", .port = 1, .rate_bytes_s = 1e9, .sibling = RACKS_NONE};
 	struct racks r = {&rack, &box, NULL, 1, 1, 0, 0};
 	FILE *full = fopen("/dev/full", "we");
-	(void)state;
 
 	assert_non_null(full);
 	assert_int_equal(racks_write(&r, NULL, full), -EIO);
@@ -257,7 +248,6 @@ static void test_write_what_can_be_read(void **state)
 	struct rack_host host = {.name = "h", .workers = 1};
 	struct racks r = {&rack, &box, &host, 1, 1, 1, 0}, back;
 	struct err e = {.text = ""};
-	(void)state;
 
 	for (unsigned i = 0; i < 2; i++) {
 		char *text = NULL;
@@ -285,7 +275,7 @@ static void test_write_what_can_be_read(void **state)
 	}
 }
 
-int main(void)
+TEST_PROGRAM(test_probe)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_each_matrix),

@@ -128,7 +128,6 @@ static void refused(unsigned streams, const char *which)
 static void test_all_is_measured(void **state)
 {
 	struct err e;
-	(void)state;
 
 	starve(0, 1, 0);
 	assert_int_equal(measure(1, &e), 0);
@@ -138,7 +137,6 @@ static void test_all_is_measured(void **state)
 
 static void test_nothing_comes_alone(void **state)
 {
-	(void)state;
 	starve(1, 1, 1);
 	refused(1, "nothing came from b to a");
 	starve(0, 1, 100);
@@ -149,7 +147,6 @@ static void test_nothing_comes_alone(void **state)
  * and of the other. */
 static void test_nothing_crosses_an_uplink(void **state)
 {
-	(void)state;
 	starve(0, 7, 7);
 	refused(1, "nothing came from the rack of a to the others");
 	starve(1, 7, 7);
@@ -159,14 +156,13 @@ static void test_nothing_crosses_an_uplink(void **state)
 static void test_a_pair_starves_beside_others(void **state)
 {
 	struct err e;
-	(void)state;
 
 	starve(0, 2, 4);
 	assert_int_equal(measure(1, &e), 0);
 	assert_true(fake.p.facts.alone[0][1] == RATE && fake.p.facts.together[0][1] == 1);
 }
 
-int main(void)
+TEST_PROGRAM(test_probe_measure)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_all_is_measured),

@@ -4,14 +4,11 @@
  * proof passes for another.
  */
 #include <errno.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
+#include "tests/unit/cmocka_shim.h"
 #include "transport/proof.h"
 
 static const char secret[] = "open sesame";
@@ -67,7 +64,6 @@ static void test_golden(void **state)
 	uint8_t mac[PROOF_MAC];
 	uint8_t key[PROOF_KEY];
 
-	(void)state;
 	assert_int_equal(proof_control(secret, strlen(secret), &s, false, mac), 0);
 	assert_memory_equal(mac, golden_client, sizeof(mac));
 	assert_int_equal(proof_control(secret, strlen(secret), &s, true, mac), 0);
@@ -93,7 +89,6 @@ static void test_control_binds_every_field(void **state)
 	struct proof_session changed[8];
 	uint8_t mac[PROOF_MAC];
 
-	(void)state;
 	for (int i = 0; i < 8; i++)
 		changed[i] = sample();
 	changed[0].client_nonce[15] ^= 1;
@@ -125,7 +120,6 @@ static void test_control_binds_channel(void **state)
 	uint8_t channel[PROOF_CHANNEL] = {9}, mac[2][PROOF_MAC], key[2][PROOF_KEY];
 	struct proof_session s = sample();
 
-	(void)state;
 	s.channel = channel;
 	for (int from_box = 0; from_box < 2; from_box++) {
 		for (int i = 0; i < PROOF_CHANNEL; i++) {
@@ -146,7 +140,6 @@ static void test_data_binds_every_field(void **state)
 	uint8_t key[PROOF_KEY];
 	uint8_t mac[PROOF_MAC];
 
-	(void)state;
 	memcpy(key, golden_key, sizeof(key));
 	assert_int_equal(proof_data(key, s.box_nonce, 0x0102030405060709, 5, mac), 0);
 	assert_false(proof_equal(mac, golden_data));
@@ -165,7 +158,6 @@ static void test_datagram_key_binds_every_field(void **state)
 	uint8_t session[PROOF_KEY];
 	uint8_t key[PROOF_KEY];
 
-	(void)state;
 	memcpy(session, golden_key, sizeof(session));
 	for (int i = 0; i < 5; i++)
 		changed[i] = sample_datagram();
@@ -190,7 +182,6 @@ static void test_ways(void **state)
 	uint8_t key[PROOF_KEY] = {1}, place[PROOF_PLACE] = {2};
 	uint64_t way = 0, other = 0;
 
-	(void)state;
 	assert_int_equal(proof_way(key, 3, place, &way), 0);
 	assert_true(way != 0);
 	assert_int_equal(proof_way(key, 3, place, &other), 0);
@@ -210,7 +201,6 @@ static void test_nonces_differ(void **state)
 {
 	uint8_t nonces[64][PROOF_NONCE];
 
-	(void)state;
 	for (int i = 0; i < 64; i++) {
 		assert_int_equal(proof_nonce(nonces[i]), 0);
 		for (int j = 0; j < i; j++)
@@ -222,7 +212,6 @@ static void test_equal(void **state)
 {
 	uint8_t a[PROOF_MAC];
 
-	(void)state;
 	memcpy(a, golden_box, sizeof(a));
 	assert_true(proof_equal(a, golden_box));
 	for (int bit = 0; bit < PROOF_MAC * 8; bit++) {
@@ -239,7 +228,6 @@ static void test_secret_too_long(void **state)
 	size_t bytes = (1 << 20) + 1;
 	char *big = calloc(1, bytes);
 
-	(void)state;
 	assert_non_null(big);
 	assert_int_equal(proof_control(big, bytes, &s, false, mac), -EIO);
 	assert_int_equal(proof_session_key(big, bytes, &s, mac), -EIO);
@@ -248,7 +236,7 @@ static void test_secret_too_long(void **state)
 	free(big);
 }
 
-int main(void)
+TEST_PROGRAM(test_proof)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_golden),

@@ -44,7 +44,6 @@ static void test_good(void **state)
 	struct racks r;
 	struct err e;
 
-	(void)state;
 	assert_int_equal(racks_parse(good, sizeof(good) - 1, "good", &r, &e), 0);
 	assert_int_equal(r.rack_count, 2);
 	assert_int_equal(r.box_count, 2);
@@ -76,7 +75,6 @@ static void test_least(void **state)
 	struct racks r;
 	struct err e;
 
-	(void)state;
 	assert_int_equal(racks_parse(text, sizeof(text) - 1, "least", &r, &e), 0);
 	assert_true(r.racks[0].uplink_bytes_s == 0 && r.host_count == 0 && r.boxes[0].rate_bytes_s == 125);
 	racks_fini(&r);
@@ -99,7 +97,6 @@ static void replaced(const char *from, const char *to, const char *says)
 
 static void test_bad(void **state)
 {
-	(void)state;
 	replaced("latency: 50us", "latency: 50", "bad:1: latency: '50' is not understood; allowed: like 20us");
 	replaced("latency: 50us", "latency: -50us", "bad:1: latency");
 	replaced("latency: 50us", "latency: [50us]", "bad:1: latency: '(a list or mapping)'");
@@ -157,7 +154,6 @@ static void test_second_document(void **state)
 	struct racks r;
 	struct err e = {0};
 
-	(void)state;
 	for (unsigned i = 0; i < sizeof(more) / sizeof(*more); i++) {
 		int length = snprintf(text, sizeof(text), "%s%s", good, more[i]);
 
@@ -177,7 +173,6 @@ static void test_too_many(void **state)
 	struct err e = {0};
 	size_t at = 0;
 
-	(void)state;
 	assert_non_null(text);
 	at += (size_t)snprintf(text, room, "racks:\n");
 	for (unsigned i = 0; i <= RACKS_MAX; i++)
@@ -195,7 +190,6 @@ static void test_whole_files(void **state)
 	struct racks r;
 	struct err e;
 
-	(void)state;
 	for (unsigned i = 0; i < sizeof(texts) / sizeof(*texts); i++)
 		assert_int_equal(racks_parse(texts[i], strlen(texts[i]), "f", &r, &e), -EINVAL);
 	assert_int_equal(racks_read("/nonexistent/racks.yaml", &r, &e), -ENOENT);
@@ -209,7 +203,6 @@ static void test_read(void **state)
 	struct racks r;
 	struct err e;
 
-	(void)state;
 	assert_true(fd >= 0 && write(fd, good, sizeof(good) - 1) == sizeof(good) - 1);
 	assert_int_equal(racks_read(path, &r, &e), 0);
 	assert_int_equal(r.host_count, 3);
@@ -218,7 +211,7 @@ static void test_read(void **state)
 	unlink(path);
 }
 
-int main(void)
+TEST_PROGRAM(test_racks)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_good),

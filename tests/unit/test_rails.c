@@ -3,19 +3,16 @@
  * Which ports connections take: the paper's box of 2 nodes x 14 cores x 10 ports, ports of other networks, nodes that
  * nobody knows, and properties of whatever a seed makes up.
  */
+#include "tests/unit/cmocka_shim.h"
 #include "transport/rails.h"
 
 #include <inttypes.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 enum { NODES = 2, CORES = 14, PORTS = 10, FAR = 21 };
 
@@ -41,7 +38,6 @@ static void one_network_of_the_papers_box(void **state)
 	struct rails_port box[PORTS];
 	struct rails_pair pairs[RAILS_MAX];
 
-	(void)state;
 	for (unsigned core = 0; core < NODES * CORES; core++) {
 		uint8_t chosen[RAILS_MAX];
 
@@ -66,7 +62,6 @@ static void ten_networks_of_the_papers_box(void **state)
 	struct rails_port box[PORTS];
 	struct rails_pair pairs[RAILS_MAX];
 
-	(void)state;
 	for (unsigned core = 0; core < NODES * CORES; core++) {
 		paper_box(core / CORES, true, box);
 		for (unsigned net = 0; net < PORTS; net++) {
@@ -86,7 +81,6 @@ static void a_worker_in_two_networks(void **state)
 	struct rails_port box[PORTS];
 	struct rails_pair pairs[RAILS_MAX];
 
-	(void)state;
 	for (unsigned core = 0; core < NODES * CORES; core++) {
 		paper_box(core / CORES, true, box);
 		assert_int_equal(rails_choose(worker, 2, box, PORTS, NULL, core, pairs), 1);
@@ -101,7 +95,6 @@ static void the_workers_own_side(void **state)
 	const struct rails_port box[] = {port(0, 1, RAILS_NEAR)};
 	struct rails_pair pairs[RAILS_MAX];
 
-	(void)state;
 	assert_int_equal(rails_choose(worker, 3, box, 1, NULL, 0, pairs), 2);
 	assert_int_equal(pairs[0].worker + pairs[1].worker, 3);
 	/* What is near is in a network that the box is not in. */
@@ -116,7 +109,6 @@ static void more_ports_at_one_end(void **state)
 	struct rails_pair pairs[RAILS_MAX];
 	unsigned uses[6] = {0}, ends[2];
 
-	(void)state;
 	for (unsigned i = 0; i < 6; i++)
 		worker[i] = port(0, 200 + i, RAILS_NEAR);
 	box[0] = port(0, 1, RAILS_NEAR);
@@ -142,7 +134,6 @@ static void uneven_networks(void **state)
 	const struct rails_port box[] = {port(0, 1, RAILS_NEAR), port(0, 2, RAILS_NEAR), port(1, 1, RAILS_NEAR)};
 	struct rails_pair pairs[RAILS_MAX];
 
-	(void)state;
 	for (uint32_t core = 0; core < 9; core++) {
 		unsigned seen = 0;
 
@@ -163,7 +154,6 @@ static void nodes_that_nobody_knows(void **state)
 	struct rails_port box[PORTS];
 	struct rails_pair pairs[RAILS_MAX];
 
-	(void)state;
 	for (unsigned i = 0; i < PORTS; i++)
 		box[i] = port(0, i, rails_distance(NULL, 1, -1));
 	for (uint32_t core = 0; core < PORTS; core++) {
@@ -187,7 +177,6 @@ static void no_common_network(void **state)
 	struct rails_port box[] = {port(1, 1, RAILS_NEAR), port(2, 1, FAR)};
 	struct rails_pair pairs[RAILS_MAX];
 
-	(void)state;
 	assert_int_equal(rails_choose(&worker, 1, box, 2, NULL, 0, pairs), 1);
 	assert_int_equal(pairs[0].box, 0);
 	box[0].gid[12] = 172;
@@ -203,7 +192,6 @@ static void ports_that_are_down(void **state)
 	struct rails_pair pairs[RAILS_MAX];
 	uint8_t chosen[RAILS_MAX];
 
-	(void)state;
 	assert_int_equal(rails_choose(worker, 2, box, 3, NULL, 0, pairs), 2);
 	box[0].distance = 0;
 	assert_int_equal(rails_choose(worker, 2, box, 3, NULL, 0, pairs), 1);
@@ -229,7 +217,6 @@ static void pairs_that_led_nowhere(void **state)
 	bool shunned[2][RAILS_PORTS_MAX] = {{true}};
 	struct rails_pair pairs[RAILS_MAX];
 
-	(void)state;
 	assert_int_equal(rails_choose(worker, 2, box, 3, NULL, 0, pairs), 1);
 	assert_int_equal(pairs[0].box, 0);
 	assert_int_equal(rails_choose(worker, 2, box, 3, shunned, 0, pairs), 1);
@@ -249,7 +236,6 @@ static void networks(void **state)
 	const uint8_t six[] = {0x20, 1, 0xd, 0xb8, 0, 1, 0, 0, 9, 9}, other[] = {0x20, 1, 0xd, 0xb8, 0, 1, 0, 1};
 	struct rails_port a = port(1, 1, 0), b = port(1, 2, 0);
 
-	(void)state;
 	assert_true(rails_same_network(a.gid, b.gid));
 	b = port(2, 1, 0);
 	assert_false(rails_same_network(a.gid, b.gid));
@@ -282,7 +268,6 @@ static void distances_of_the_kernel(void **state)
 		{"/devices/system/node/node0/distance", "10 32\n"}, {"/devices/system/node/node1/distance", "300 4\n"}};
 	char root[] = "/tmp/phub-test-rails-XXXXXX", path[128];
 
-	(void)state;
 	assert_non_null(mkdtemp(root));
 	for (unsigned i = 1; i < 6; i++) {
 		snprintf(path, sizeof(path), "%s%s", root, folders[i]);
@@ -320,7 +305,6 @@ static void whatever_there_is(void **state)
 {
 	uint64_t seed = 20260;
 
-	(void)state;
 	print_message("seed %" PRIu64 "\n", seed);
 	for (unsigned turn = 0; turn < 20000; turn++) {
 		struct rails_port worker[RAILS_PORTS_MAX], box[RAILS_PORTS_MAX];
@@ -352,7 +336,7 @@ static void whatever_there_is(void **state)
 	}
 }
 
-int main(void)
+TEST_PROGRAM(test_rails)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(one_network_of_the_papers_box),

@@ -3,13 +3,10 @@
  * How many strangers may knock: exactly what the buckets hold, whatever the others do, and with more sources than there
  * are buckets.
  */
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stddef.h>
 #include <string.h>
 
-#include <cmocka.h>
-
+#include "tests/unit/cmocka_shim.h"
 #include "transport/rate.h"
 
 #define S 1000000000ull
@@ -36,7 +33,6 @@ static void test_one_source(void **state)
 {
 	struct rate *r = rate_create(0, 10);
 
-	(void)state;
 	assert_int_equal(takes(r, four(1), 5, 1000), 10 * RATE_BURST_S);
 	assert_int_equal(takes(r, four(2), 5, 1000), 10 * RATE_BURST_S);
 	assert_int_equal(takes(r, four(1), 5 + S / 10 - 1, 1000), 0);
@@ -60,7 +56,6 @@ static void test_all(void **state)
 	struct rate *r = rate_create(20, 10);
 	unsigned got = 0;
 
-	(void)state;
 	for (uint32_t i = 0; i < 100; i++)
 		got += takes(r, four(i), 5, 3);
 	assert_int_equal(got, 20 * RATE_BURST_S);
@@ -80,7 +75,6 @@ static void test_given_back(void **state)
 {
 	struct rate *r = rate_create(2, 1);
 
-	(void)state;
 	for (int i = 0; i < 100; i++) {
 		assert_true(rate_take(r, four(1), 5));
 		rate_give_back(r, four(1));
@@ -100,7 +94,6 @@ static void test_networks(void **state)
 	struct rate *r = rate_create(0, 5);
 	unsigned got = 0;
 
-	(void)state;
 	for (unsigned i = 0; i < 1000; i++) {
 		six[15] = (uint8_t)i;
 		six[9] = (uint8_t)(i >> 2);
@@ -118,7 +111,6 @@ static void test_crowd(void **state)
 	struct rate *r = rate_create(0, 1);
 	unsigned again = 0;
 
-	(void)state;
 	assert_int_equal(takes(r, four(1), 5, 1000), RATE_BURST_S);
 	for (uint32_t i = 2; i < 20000; i++) {
 		rate_take(r, four(i), 5);
@@ -128,7 +120,7 @@ static void test_crowd(void **state)
 	rate_destroy(r);
 }
 
-int main(void)
+TEST_PROGRAM(test_rate)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_one_source),

@@ -40,7 +40,6 @@ static void test_old_messages_are_dropped(void **state)
 	struct stand *s = stand_open(2, 8, false);
 	struct event *e;
 
-	(void)state;
 	s->data[0] = 1000;
 	e = stand_message(s, 0, 0, 1, true);
 	e->header.epoch--;
@@ -172,7 +171,6 @@ static void test_impossible_messages_end_their_connection(void **state)
 		{spoil_round, -EPROTO},
 	};
 
-	(void)state;
 	for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		struct stand *s = stand_open(2, 8, false);
 		struct event *e;
@@ -227,7 +225,6 @@ static void test_parts_are_one_message(void **state)
 	struct link *link = &s->shard->links[1];
 	const float *result = (const float *)(const void *)s->shard->chunks[1].result;
 
-	(void)state;
 	for (unsigned i = 0; i < STAND_ELEMENTS; i++)
 		s->data[i] = (float)i;
 	stand_part_of(s, 0, 1, 2, false);
@@ -263,7 +260,6 @@ static void test_credits_bound_what_has_no_order(void **state)
 	static const uint32_t seqs[] = {8, 3, 1, 9};
 	struct stand *s = stand_open_parts(4);
 
-	(void)state;
 	for (uint32_t i = 0; i < 4; i++) {
 		s->shard->links[1].credit_told = 8;
 		assert_false(s->script.dropped[1]);
@@ -282,7 +278,6 @@ static void test_parts_are_dropped_as_one_message(void **state)
 {
 	struct stand *s = stand_open_parts(1);
 
-	(void)state;
 	for (uint32_t i = 0; i < 3; i++)
 		stand_part_of(s, 0, 1, i, i == 2)->header.epoch--;
 	stand_steps(s, 1);
@@ -320,7 +315,6 @@ static void test_impossible_parts_end_their_connection(void **state)
 		{0, PART, false, false, true},                                    /* to a job that sums in order */
 	};
 
-	(void)state;
 	for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		struct stand *s = stand_open_parts(1);
 		struct event *e;
@@ -344,7 +338,6 @@ static void test_an_end_between_parts_balances(void **state)
 {
 	struct stand *s = stand_open_parts(2);
 
-	(void)state;
 	stand_part_of(s, 0, 1, 1, false);
 	stand_part_of(s, 1, 2, 0, false);
 	stand_push(s, 0, 0, false);
@@ -362,7 +355,6 @@ static void test_nothing_is_taken_behind_the_end(void **state)
 {
 	struct stand *s = stand_open(3, 0, false);
 
-	(void)state;
 	stand_message(s, 1, 2, 1, false);
 	spoil_type(&stand_message(s, 1, 0, 1, false)->header);
 	stand_message(s, 0, 1, 1, false);
@@ -380,7 +372,6 @@ static void test_nothing_is_taken_behind_the_end(void **state)
 /* What the transport says of the end, and of whom, goes to control in words, later too when its mailbox is full. */
 static void test_an_end_has_words(void **state)
 {
-	(void)state;
 	for (unsigned full = 0; full < 2; full++) {
 		struct stand *s = stand_open(1, 0, false);
 		struct mail mail = {.kind = MAIL_STALLED};
@@ -409,7 +400,6 @@ static void test_an_end_is_told_later(void **state)
 	struct mail mail = {.kind = MAIL_STALLED};
 	unsigned filled = 0, ends = 0;
 
-	(void)state;
 	while (mailbox_send(s->control, &mail) == 0)
 		filled++;
 	spoil_type(&stand_message(s, 1, 0, 1, false)->header);
@@ -436,7 +426,6 @@ static void test_an_untold_end_goes_with_its_job(void **state)
 	struct mail mail = {.kind = MAIL_STALLED};
 	unsigned filled = 0;
 
-	(void)state;
 	while (mailbox_send(s->control, &mail) == 0)
 		filled++;
 	spoil_type(&stand_message(s, 1, 0, 1, false)->header);
@@ -452,7 +441,7 @@ static void test_an_untold_end_goes_with_its_job(void **state)
 	stand_close(s);
 }
 
-int main(void)
+TEST_PROGRAM(test_receive)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_old_messages_are_dropped),

@@ -12,7 +12,6 @@
 
 static bool pass_no_acks(struct wired *w, const struct wired_packet *p)
 {
-	(void)w;
 	return p->bytes[0] != WIRE_ACK;
 }
 
@@ -20,7 +19,6 @@ static bool pass_no_acks(struct wired *w, const struct wired_packet *p)
 
 static void fragments_fit_their_datagrams(void **state)
 {
-	(void)state;
 	assert_int_equal(reliable_fragment_for(0), 0);
 	assert_int_equal(reliable_fragment_for(WIRE_DATA_BYTES + 63), 0);
 	assert_int_equal(reliable_fragment_for(1280 - 48), RELIABLE_FRAGMENT_MIN);
@@ -37,7 +35,6 @@ static void nothing_of_a_message_is_sent_before_its_size_is_known(void **state)
 {
 	struct wired_options o = {.seed = 1};
 
-	(void)state;
 	wired_begin_with(&o, 1, (const uint32_t[]){100});
 	assert_int_equal(reliable_fragment(rig.ends[0].conns[0]), 0);
 	assert_int_equal(wired_send_from(0, WIRE_PUSH, 0, 1, NULL), 0);
@@ -53,7 +50,6 @@ static void probes_find_what_comes_through(void **state)
 	struct wired_options o = {.seed = 1, .datagram_max = 9000, .wire = {.path_max = 1500}};
 	struct wired_end *worker = &rig.ends[0];
 
-	(void)state;
 	wired_begin_with(&o, 1, (const uint32_t[]){100000});
 	reliable_probe(worker->r, worker->conns[0], 9000, 0, false);
 	reliable_probe(worker->r, worker->conns[0], 1400, 0, false);
@@ -81,7 +77,6 @@ static void later_probes_change_no_way_of_sending(void **state)
 	uint8_t head[RELIABLE_HEAD_BYTES];
 	struct reliable_outgoing out = {.head = head};
 
-	(void)state;
 	wired_begin(0);
 	wired_probe(&rig);
 	reliable_probe(worker->r, worker->conns[0], 1400, 0, true);
@@ -120,7 +115,6 @@ static void names_are_taken_once_and_room_has_an_end(void **state)
 	struct reliable_conn *same, *other;
 	struct reliable *r;
 
-	(void)state;
 	wired_begin(0);
 	r = rig.ends[WIRED_BOX].r;
 	same = stranger(wired_name(0, true), &rig.box_specs[0], 0);
@@ -143,7 +137,6 @@ static void specs_that_cannot_be_served_are_refused(void **state)
 {
 	struct conn_spec spec;
 
-	(void)state;
 	wired_begin(0);
 	spec = rig.box_specs[0];
 	spec.payload_max = WIRE_PAYLOAD_MAX + 1;
@@ -157,7 +150,6 @@ static void what_the_spec_does_not_know_is_not_sent(void **state)
 {
 	struct wire_header h;
 
-	(void)state;
 	wired_begin(0);
 	assert_int_equal(wired_send_from(0, WIRE_PUSH, 0, 2, NULL), -EINVAL);
 	assert_int_equal(wired_send_from(0, WIRE_PUSH, 0, 1, NULL), 0);
@@ -177,7 +169,6 @@ static void messages_that_may_be_open_have_a_bound(void **state)
 	struct wired_options o = {.seed = 1};
 	unsigned open = 0;
 
-	(void)state;
 	wired_begin_with(&o, 1, (const uint32_t[]){100});
 	wired_probe(&rig);
 	rig.pass = wired_pass_nothing;
@@ -201,7 +192,6 @@ static void unsent_bytes_have_a_bound(void **state)
 {
 	struct wired_options o = {.seed = 1, .send_bytes_max = 1000};
 
-	(void)state;
 	wired_begin_with(&o, 2, (const uint32_t[]){900, 5000});
 	wired_probe(&rig);
 	assert_int_equal(wired_send_from(0, WIRE_PUSH, 0, 1, payload), 0);
@@ -221,7 +211,6 @@ static void what_is_on_its_way_is_no_more_than_granted_and_remembered(void **sta
 		.seed = 1, .room_bytes = 64 << 20, .wire = {.delay_min_ns = 200000, .delay_max_ns = 200000}};
 	uint64_t bytes = 0, sent = 0;
 
-	(void)state;
 	wired_begin_with(&o, 1, (const uint32_t[]){WIRE_PAYLOAD_MAX});
 	wired_probe(&rig);
 	for (uint32_t seq = 1; seq <= 20; seq++) { /* lets it find out that nothing is lost */
@@ -250,7 +239,6 @@ static void a_little_room_is_enough(void **state)
 {
 	struct wired_options o = {.seed = 1, .room_bytes = 1, .worker_room_bytes = 1};
 
-	(void)state;
 	wired_begin_with(&o, 1, (const uint32_t[]){LARGE});
 	rig.sinks[0][0] = (struct sink){.addr = sink_memory, .bytes = LARGE};
 	wired_probe(&rig);
@@ -270,7 +258,6 @@ static void those_who_send_at_once_share_the_room(void **state)
 		.room_bytes = 1 << 20,
 		.wire = {.delay_min_ns = 1000000, .delay_max_ns = 1000000}};
 
-	(void)state;
 	wired_begin_with(&o, 1, (const uint32_t[]){WIRE_PAYLOAD_MAX});
 	wired_probe(&rig);
 	rig.event = NULL;
@@ -296,7 +283,6 @@ static void a_box_sees_parts_and_a_worker_whole_messages(void **state)
 {
 	uint32_t bytes = 0;
 
-	(void)state;
 	wired_begin(1000);
 	rig.sinks[0][2] = (struct sink){.addr = sink_memory, .bytes = LARGE};
 	assert_int_equal(wired_send_from(0, WIRE_PUSH, 2, 1, &rig), 0);
@@ -332,7 +318,6 @@ static void a_box_can_have_messages_whole(void **state)
 {
 	struct wired_options o = {.seed = 1};
 
-	(void)state;
 	/* The spec is read when the connection is made. */
 	wired_begin_with(&o, 2, (const uint32_t[]){LARGE, 100});
 	reliable_remove(rig.ends[WIRED_BOX].r, rig.ends[WIRED_BOX].conns[0]);
@@ -368,13 +353,11 @@ static bool pass_first_half(struct wired *w, const struct wired_packet *p)
 {
 	struct wire_datagram d;
 
-	(void)w;
 	return wire_decode_datagram(p->bytes, p->length, &d) == 0 && d.offset < LARGE / 2;
 }
 
 static void results_go_where_they_are_wanted_or_nowhere(void **state)
 {
-	(void)state;
 	wired_begin(1000);
 	/* Nowhere, and too late for this one. */
 	assert_int_equal(wired_send_from(WIRED_BOX, WIRE_RESULT, 2, 0, payload), 0);
@@ -412,13 +395,11 @@ static void results_go_where_they_are_wanted_or_nowhere(void **state)
 
 static bool pass_without_first(struct wired *w, const struct wired_packet *p)
 {
-	(void)p;
 	return w->put > 1; /* counted before this is asked */
 }
 
 static void credits_come_after_all_that_was_sent_before(void **state)
 {
-	(void)state;
 	wired_begin(1000);
 	rig.put = 0;
 	rig.pass = pass_without_first;
@@ -438,7 +419,6 @@ static void credits_come_after_all_that_was_sent_before(void **state)
 
 static void what_is_lost_comes_again_before_long(void **state)
 {
-	(void)state;
 	wired_begin(1000);
 	rig.pass = wired_pass_nothing;
 	assert_int_equal(wired_send_from(0, WIRE_PUSH, 0, 1, &rig), 0);
@@ -457,7 +437,6 @@ static void what_is_lost_comes_again_before_long(void **state)
 
 static void one_that_is_lost_is_found_by_those_behind_it(void **state)
 {
-	(void)state;
 	wired_begin(1000);
 	rig.put = 0;
 	rig.pass = pass_without_first;
@@ -471,7 +450,6 @@ static void one_that_is_lost_is_found_by_those_behind_it(void **state)
 
 static void the_last_one_is_found_by_silence(void **state)
 {
-	(void)state;
 	wired_begin(1000);
 	rig.put = 0;
 	rig.pass = pass_without_first;
@@ -484,7 +462,6 @@ static void the_last_one_is_found_by_silence(void **state)
 
 static void sent_comes_with_the_answer_when_acks_are_lost(void **state)
 {
-	(void)state;
 	wired_begin(1000);
 	rig.pass = pass_no_acks;
 	rig.sinks[0][1] = (struct sink){.addr = sink_memory, .bytes = 5000};
@@ -512,7 +489,6 @@ static void sent_comes_with_the_answer_when_acks_are_lost(void **state)
 
 static void a_pause_is_no_loss(void **state)
 {
-	(void)state;
 	wired_begin(100000);
 	assert_int_equal(wired_send_from(0, WIRE_PUSH, 2, 1, &rig), 0);
 	while (wired_counters(0)->sent < 50)
@@ -534,7 +510,6 @@ static void neighbours_that_change_places_are_not_lost(void **state)
 	struct wired_options o = {
 		.seed = 1, .wire = {.delay_min_ns = 20000, .delay_max_ns = 20000, .reorder = 0.3, .reorder_ns = 5000}};
 
-	(void)state;
 	wired_begin_with(&o, 1, (const uint32_t[]){LARGE});
 	wired_probe(&rig);
 	for (uint32_t seq = 1; seq <= 10; seq++) {
@@ -552,7 +527,6 @@ static struct wired_packet *kept;
 
 static bool keep_first_data(struct wired *w, const struct wired_packet *p)
 {
-	(void)w;
 	if (!kept && p->to == WIRED_BOX && p->bytes[0] == WIRE_DATA) {
 		kept = malloc(sizeof(*p) + p->length);
 		memcpy(kept, p, sizeof(*p) + p->length);
@@ -564,7 +538,6 @@ static void late_fragments_are_acknowledged_and_do_nothing_else(void **state)
 {
 	uint64_t acks;
 
-	(void)state;
 	wired_begin(0);
 	kept = NULL;
 	rig.pass = keep_first_data;
@@ -591,7 +564,6 @@ static void sent_waits_for_who_still_reads(void **state)
 	uint8_t head[RELIABLE_HEAD_BYTES];
 	struct wired_end *worker = &rig.ends[0];
 
-	(void)state;
 	wired_begin(0);
 	assert_int_equal(wired_send_from(0, WIRE_PUSH, 0, 1, &rig), 0);
 	assert_non_null(reliable_turn(worker->r));
@@ -625,7 +597,6 @@ static void messages_are_counted_on_past_their_last_number(void **state)
 	const uint32_t last = UINT32_MAX - 1;
 	struct reliable_conn *worker, *box;
 
-	(void)state;
 	wired_begin(0);
 	worker = rig.ends[0].conns[0];
 	box = rig.ends[WIRED_BOX].conns[0];
@@ -644,7 +615,6 @@ static void messages_are_counted_on_past_their_last_number(void **state)
 
 static void ends_are_reported_once(void **state)
 {
-	(void)state;
 	wired_begin(0);
 	assert_int_equal(wired_send_from(0, WIRE_PUSH, 0, 1, &rig), 0);
 	reliable_end(rig.ends[0].r, rig.ends[0].conns[0], -ETIMEDOUT, true);
@@ -663,7 +633,6 @@ static void a_farewell_closes_the_other_end(void **state)
 	struct reliable_outgoing out;
 	uint8_t head[RELIABLE_HEAD_BYTES];
 
-	(void)state;
 	wired_begin(0);
 	out.head = head;
 	reliable_farewell(rig.ends[WIRED_BOX].r, rig.ends[WIRED_BOX].conns[0], &out);
@@ -679,7 +648,7 @@ static void a_farewell_closes_the_other_end(void **state)
 	wired_finish();
 }
 
-int main(void)
+TEST_PROGRAM(test_reliable)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(fragments_fit_their_datagrams),

@@ -11,7 +11,6 @@
 
 static bool pass_to_box(struct wired *w, const struct wired_packet *p)
 {
-	(void)w;
 	return p->to == WIRED_BOX;
 }
 
@@ -59,7 +58,6 @@ static void what_is_no_datagram_of_ours_is_dropped(void **state)
 	struct forged f;
 	uint8_t bytes[200] = {WIRE_DATA, 99};
 
-	(void)state;
 	wired_begin(0);
 	wired_input(&rig, WIRED_BOX, bytes, 39);
 	assert_int_equal(wired_drops(&rig, WIRED_BOX, RELIABLE_RUNT), 1);
@@ -94,7 +92,6 @@ static void messages_that_cannot_be_are_dropped(void **state)
 {
 	struct forged f;
 
-	(void)state;
 	wired_begin(0);
 	f = forged_push(0, 1, 1);
 	f.h.job++;
@@ -136,7 +133,6 @@ static void what_the_peer_seals_and_may_not_send_ends_it(void **state)
 	struct wired_options o = {.seed = 1, .seal = SEAL_GMAC};
 	struct forged f;
 
-	(void)state;
 	for (unsigned i = 0; i < 2; i++) {
 		wired_begin_with(&o, 4, (const uint32_t[]){100, 5000, LARGE, 5000});
 		wired_probe(&rig);
@@ -161,7 +157,6 @@ static void acks_of_what_was_never_sent_are_dropped(void **state)
 	struct seal *seal;
 	uint8_t bytes[WIRE_ACK_BYTES];
 
-	(void)state;
 	wired_begin(0);
 	seal = wired_seal(&rig, 0, true);
 	wire_encode_datagram(&d, bytes);
@@ -175,7 +170,6 @@ static void acks_of_what_was_never_sent_are_dropped(void **state)
 
 static void repeats_are_acknowledged_for_their_sender_may_not_know(void **state)
 {
-	(void)state;
 	wired_begin(1000);
 	rig.pass = pass_to_box;
 	assert_int_equal(wired_send_from(0, WIRE_PUSH, 0, 1, &rig), 0);
@@ -190,7 +184,7 @@ static void repeats_are_acknowledged_for_their_sender_may_not_know(void **state)
 	wired_finish();
 }
 
-int main(void)
+TEST_PROGRAM(test_reliable_drops)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(what_is_no_datagram_of_ours_is_dropped),

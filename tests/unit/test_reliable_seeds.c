@@ -413,7 +413,6 @@ static void all_seeds_deliver_every_byte_once(void **state)
 {
 	uint64_t from = setting("RELIABLE_FROM", 1), count = setting("RELIABLE_SEEDS", SEEDS);
 
-	(void)state;
 	for (uint64_t seed = from; seed < from + count; seed++) {
 		if (getenv("RELIABLE_TELL"))
 			print_message("seed %llu begins\n", (unsigned long long)seed);
@@ -421,7 +420,7 @@ static void all_seeds_deliver_every_byte_once(void **state)
 	}
 }
 
-int main(void)
+TEST_PROGRAM(test_reliable_seeds)
 {
 	const struct CMUnitTest tests[] = {cmocka_unit_test(all_seeds_deliver_every_byte_once)};
 

@@ -7,13 +7,10 @@
 #include "phub/link.h"
 #include "phub/reply.h"
 #include "tests/unit/chunk_rig.h"
+#include "tests/unit/cmocka_shim.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
-
-#include <cmocka.h>
 
 #include <errno.h>
 #include <limits.h>
@@ -68,7 +65,6 @@ static struct bench *bench_waiting(void)
 static void test_the_urgent_go_first(void **state)
 {
 	struct bench *b = bench_waiting();
-	(void)state;
 
 	for (uint32_t chunk = 0; chunk < WAITING; chunk++)
 		push_with_priorities(b, chunk, 1);
@@ -91,7 +87,6 @@ static void test_the_urgent_go_first(void **state)
 static void test_none_overtakes_the_waiting(void **state)
 {
 	struct bench *b = bench_waiting();
-	(void)state;
 
 	for (uint32_t i = 0; i + 1 < WAITING; i++)
 		push_with_priorities(b, orders[0][WAITING - 1 - i], 1);
@@ -122,7 +117,6 @@ static void test_none_overtakes_the_waiting(void **state)
 static void test_reply_waits_for_room(void **state)
 {
 	struct bench *b = bench_new();
-	(void)state;
 
 	bench_open(b, 2, 0);
 	b->fake.room = 1;
@@ -141,7 +135,6 @@ static void test_reply_waits_for_room(void **state)
 static void test_reply_owed_once(void **state)
 {
 	struct bench *b = bench_new();
-	(void)state;
 
 	bench_open(b, 2, 0);
 	b->fake.queue.lossy = true;
@@ -163,7 +156,6 @@ static void test_credit(void **state)
 {
 	struct bench *b = bench_new();
 	struct link *link;
-	(void)state;
 
 	bench_open(b, 2, 0);
 	link = &b->shard->links[0];
@@ -189,7 +181,6 @@ static void test_held_slots_leave_a_credit(void **state)
 {
 	struct bench *b = bench_new();
 	struct link *link;
-	(void)state;
 
 	b->chunk_count = BENCH_CHUNKS_MAX;
 	bench_open(b, 2, 100);
@@ -217,7 +208,6 @@ static void test_held_slots_leave_a_credit(void **state)
 static void test_held_slots_are_bounded_per_queue(void **state)
 {
 	struct bench *b = bench_new();
-	(void)state;
 
 	b->chunk_count = BENCH_CHUNKS_MAX;
 	b->conn_spec.window = 64;
@@ -236,7 +226,6 @@ static void test_a_lost_grant_is_given_again(void **state)
 {
 	struct bench *b = bench_new();
 	struct link *link;
-	(void)state;
 
 	b->conn_spec.window = 64;
 	bench_open(b, 2, 0);
@@ -261,7 +250,6 @@ static void test_a_new_connection_is_answered(void **state)
 {
 	struct bench *b = bench_new();
 	struct link *link;
-	(void)state;
 
 	bench_open(b, 2, 0);
 	link = &b->shard->links[1];
@@ -280,7 +268,7 @@ static void test_a_new_connection_is_answered(void **state)
 	bench_close(b);
 }
 
-int main(void)
+TEST_PROGRAM(test_reply)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_the_urgent_go_first),

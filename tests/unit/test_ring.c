@@ -39,7 +39,6 @@ static void test_create_errors(void **state)
 	struct ring_spsc *spsc = NULL;
 	struct ring_mpsc *mpsc = NULL;
 
-	(void)state;
 	assert_int_equal(ring_spsc_create(0, 8, &spsc), -EINVAL);
 	assert_int_equal(ring_spsc_create(8, 0, &spsc), -EINVAL);
 	assert_int_equal(ring_spsc_create(RING_CAPACITY_MAX + 1, 8, &spsc), -EINVAL);
@@ -59,7 +58,6 @@ static void test_capacity_is_rounded_up(void **state)
 	static const uint32_t asked[] = {1, 2, 3, 4, 5, 1000};
 	static const uint32_t got[] = {2, 2, 4, 4, 8, 1024};
 
-	(void)state;
 	for (size_t i = 0; i < sizeof(asked) / sizeof(asked[0]); i++) {
 		struct ring_spsc *spsc;
 		struct ring_mpsc *mpsc;
@@ -79,7 +77,6 @@ static void test_spsc_bounds(void **state)
 	struct ring_spsc *ring;
 	char in[5] = "abcd", out[5];
 
-	(void)state;
 	assert_int_equal(ring_spsc_create(4, sizeof(in), &ring), 0);
 	for (int lap = 0; lap < 9; lap++) {
 		assert_false(ring_spsc_ready(ring));
@@ -106,7 +103,6 @@ static void test_mpsc_bounds(void **state)
 	struct ring_mpsc *ring;
 	char in[5] = "abcd", out[5];
 
-	(void)state;
 	assert_int_equal(ring_mpsc_create(4, sizeof(in), &ring), 0);
 	for (int lap = 0; lap < 9; lap++) {
 		assert_false(ring_mpsc_ready(ring));
@@ -145,7 +141,6 @@ static void test_spsc_threads(void **state)
 	pthread_t writer;
 	struct entry e;
 
-	(void)state;
 	assert_int_equal(ring_spsc_create(16, sizeof(struct entry), &ring), 0);
 	assert_int_equal(pthread_create(&writer, NULL, spsc_write, ring), 0);
 	for (uint32_t i = 0; i < ENTRIES; i++) {
@@ -185,7 +180,6 @@ static void test_mpsc_threads(void **state)
 	struct ring_mpsc *ring;
 	struct entry e;
 
-	(void)state;
 	assert_int_equal(ring_mpsc_create(16, sizeof(struct entry), &ring), 0);
 	for (uint32_t i = 0; i < WRITERS; i++) {
 		writers[i] = (struct writer){.ring = ring, .number = i};
@@ -230,7 +224,6 @@ static void test_sleeper_misses_nothing(void **state)
 	uint32_t got = 0, entry;
 	pthread_t writer;
 
-	(void)state;
 	assert_int_equal(ring_mpsc_create(2, sizeof(uint32_t), &s.ring), 0);
 	assert_int_equal(pthread_create(&writer, NULL, sleeper_write, &s), 0);
 	while (got < ENTRIES) {
@@ -250,7 +243,7 @@ static void test_sleeper_misses_nothing(void **state)
 	ring_mpsc_destroy(s.ring);
 }
 
-int main(void)
+TEST_PROGRAM(test_ring)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_create_errors),

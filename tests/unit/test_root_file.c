@@ -4,19 +4,16 @@
  * rotten or behind the others.
  */
 #include "phub/control/root_file.h"
+#include "tests/unit/cmocka_shim.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include "tests/unit/checkpoint_rig.h"
 
@@ -79,7 +76,6 @@ static void test_whole(void **state)
 	struct checkpoint_rig r;
 	struct err e;
 
-	(void)state;
 	checkpoint_rig_open(&r, QUICK, 1, 0, "j");
 	assert_int_equal(root_file_read(&r.place, &file, &e), 0);
 	assert_int_equal(file.epoch, 0);
@@ -104,7 +100,6 @@ static void test_damaged(void **state)
 	struct err e;
 	size_t count;
 
-	(void)state;
 	checkpoint_rig_open(&r, QUICK, 1, 0, "j");
 	put(&r, 0, 2);
 	count = slurp(path_of(&r, 0, ROOT_FILE_NAME, path), text);
@@ -137,7 +132,6 @@ static void test_targets_differ(void **state)
 	struct root_file file;
 	struct err e;
 
-	(void)state;
 	checkpoint_rig_open(&r, QUICK, 3, 1, "j");
 	put(&r, 1, 3);
 	assert_int_equal(epoch_of(&r, 0), 3);
@@ -233,7 +227,6 @@ static void test_full(void **state)
 	struct faulty f;
 	struct err e;
 
-	(void)state;
 	checkpoint_rig_open(&r, QUICK, 3, 1, "j");
 	for (unsigned i = 0; i < 3; i++)
 		put(&r, i, 2);
@@ -274,7 +267,6 @@ static void test_few(void **state)
 	struct checkpoint_rig r;
 	struct err e;
 
-	(void)state;
 	checkpoint_rig_open(&r, QUICK, 2, 1, "j");
 	r.place.targets[1] = "/nowhere/at/all";
 	assert_int_equal(root_file_write(&r.place, &file, &e), -ENOENT);
@@ -302,7 +294,6 @@ static void test_mended(void **state)
 	char path[200];
 	struct err e;
 
-	(void)state;
 	checkpoint_rig_open(&r, QUICK, 3, 1, "j");
 	file.epoch = 3;
 	assert_int_equal(root_file_write(&r.place, &file, &e), 0);
@@ -333,7 +324,7 @@ static void test_mended(void **state)
 	checkpoint_rig_close(&r);
 }
 
-int main(void)
+TEST_PROGRAM(test_root_file)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_whole),

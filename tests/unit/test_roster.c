@@ -39,7 +39,6 @@ static void test_requests(void **state)
 	const struct etcd_op ops[] = {
 		{.key = "/p/a", .value = ETCD_READ}, {.key = "/p/a", .value = "{}", .lease = INT64_MAX}, {.key = "b"}};
 
-	(void)state;
 	expect_text(etcd_text_grant(10), "{\"TTL\":\"10\"}");
 	expect_text(etcd_text_lease(-5), "{\"ID\":\"-5\"}");
 	expect_text(etcd_text_txn(ops, 3),
@@ -69,7 +68,6 @@ static void test_range(void **state)
 	struct etcd_page page;
 	struct heard h;
 
-	(void)state;
 	assert_int_equal(range("{\"header\":{\"revision\":\"7\"},\"kvs\":[{\"key\":\"L3AvYQ==\",\"value\":\"e30=\"}],"
 			       "\"count\":\"1\"}",
 				 &h, &page),
@@ -110,7 +108,6 @@ static void test_long(void **state)
 	struct etcd_page page;
 	struct heard h;
 
-	(void)state;
 	for (size_t length = ETCD_VALUE_BYTES - 4; length < ETCD_VALUE_BYTES + 4; length++) {
 		size_t digits = length / 3 * 4;
 
@@ -136,7 +133,6 @@ static void test_watch(void **state)
 	struct etcd_news news;
 	struct err e;
 
-	(void)state;
 	assert_int_equal(etcd_text_read_watch(created, strlen(created), on_item, &h, &news, &e), 0);
 	assert_int_equal(news.revision, 3);
 	assert_false(news.over);
@@ -158,7 +154,6 @@ static void test_leases(void **state)
 	int64_t lease = 0, ttl = -1;
 	struct err e;
 
-	(void)state;
 	assert_int_equal(etcd_text_read_keepalive(alive, strlen(alive), &ttl, &e), 0);
 	assert_int_equal(ttl, 5);
 	assert_int_equal(etcd_text_read_keepalive(dead, strlen(dead), &ttl, &e), 0);
@@ -186,7 +181,6 @@ static void test_values(void **state)
 	struct roster_item is;
 	char *value = roster_write_box(&box), key[ETCD_KEY_BYTES];
 
-	(void)state;
 	assert_true(roster_box_key("/phub", "b1", key, sizeof(key)));
 	assert_string_equal(key, "/phub/boxes/b1");
 	assert_int_equal(roster_read("/phub", &(struct etcd_item){.key = key, .value = value}, &is), 0);
@@ -232,7 +226,6 @@ static void test_root_values(void **state)
 	static const char again[] = "{\"box\":\"b1\",\"address\":\"h:1\",\"epoch\":7}";
 	struct roster_root read = {.box = ""};
 
-	(void)state;
 	/* Of one that went on: no epoch is from later than its key. */
 	assert_int_equal(roster_read_root(again, 9, &read), 0);
 	assert_int_equal(read.epoch, 7);
@@ -261,7 +254,6 @@ static void test_claim(void **state)
 	bool is_won = false;
 	struct err e;
 
-	(void)state;
 	assert_true(roster_root_key("/phub", "top", key, sizeof(key)));
 	assert_string_equal(key, "/phub/roots/top");
 	assert_int_equal(roster_read_root(value, 9, &read), 0);
@@ -323,7 +315,6 @@ static void test_strange_values(void **state)
 	static const char name64[] = "/phub/boxes/0123456789012345678901234567890123456789012345678901234567890123";
 	struct roster_item is;
 
-	(void)state;
 	assert_int_equal(read_at("/phub/boxes/a", odd, &is), 0);
 	assert_string_equal(is.box.rack, "");
 	assert_string_equal(is.box.host, "");
@@ -367,7 +358,6 @@ static void test_list(void **state)
 	struct roster r = {.boxes = NULL};
 	char name[16];
 
-	(void)state;
 	assert_null(roster_find_box(&r, "a"));
 	for (unsigned i = 0; i < 6; i++)
 		put(&r, ROSTER_BOX, order[i], "", false, 0);
@@ -433,7 +423,6 @@ static void test_choice(void **state)
 {
 	struct roster r = {.boxes = NULL};
 
-	(void)state;
 	assert_null(roster_choose(&r, "h1", "r1", "j"));
 	add(&r, "loop", "h9", "", "127.0.0.1:1");
 	assert_null(roster_choose(&r, "h1", "", "j"));
@@ -452,7 +441,7 @@ static void test_choice(void **state)
 	roster_fini(&r);
 }
 
-int main(void)
+TEST_PROGRAM(test_roster)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_requests),

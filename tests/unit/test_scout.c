@@ -81,7 +81,6 @@ static void test_costs(void **state)
 	struct scout_decision d;
 	struct scout s;
 
-	(void)state;
 	scout_of(&s, SCOUT_HILL);
 	d = window(&s, 2); /* at theta 5: loses 0.1 */
 	assert_float_equal(d.loss, 0.1, 1e-12);
@@ -111,7 +110,6 @@ static void test_tells(void **state)
 	unsigned out = 0;
 	struct scout s;
 
-	(void)state;
 	scout_of(&s, SCOUT_FIXED);
 	for (unsigned w = 0; w < 2000; w++) {
 		for (unsigned i = 0; i < SITES; i++) {
@@ -142,7 +140,6 @@ static void test_climbs(void **state)
 	static const double skews[] = {0.07, 2, 0, 10, 0.4};
 	struct scout s;
 
-	(void)state;
 	for (unsigned i = 0; i < sizeof(skews) / sizeof(skews[0]); i++) {
 		scout_of(&s, SCOUT_HILL);
 		for (unsigned k = 0; k < 20; k++)
@@ -163,7 +160,6 @@ static void test_drift(void **state)
 	struct scout s;
 	struct err e;
 
-	(void)state;
 	c.memory = 10;
 	assert_int_equal(scout_init(&s, &c, &e), 0);
 	for (unsigned i = 0; i < sizeof(skews) / sizeof(skews[0]); i++) {
@@ -186,7 +182,6 @@ static void test_wanders(void **state)
 	unsigned dearer = 0, looked = 0;
 	struct scout s;
 
-	(void)state;
 	scout_of(&s, SCOUT_ANNEALING);
 	for (unsigned i = 0; i < 300; i++)
 		d = window(&s, 1);
@@ -214,7 +209,6 @@ static void test_replicas(void **state)
 	enum scout_policy policies[] = {SCOUT_HILL, SCOUT_STOCHASTIC, SCOUT_ANNEALING};
 	unsigned differ = 0;
 
-	(void)state;
 	for (unsigned p = 0; p < 3; p++) {
 		struct scout one, other, third;
 		struct scout_config c = config_of(policies[p]);
@@ -245,7 +239,6 @@ static void test_silent_bytes(void **state)
 	struct scout_decision d;
 	struct scout s;
 
-	(void)state;
 	scout_of(&s, SCOUT_HILL);
 	assert_int_equal(scout_observe(&s, reports, 4, &d), 0);
 	assert_true(d.bytes * s.config.period == 2000 && d.spent == d.bytes);
@@ -265,7 +258,6 @@ static void test_replay(void **state)
 	struct scout s;
 	struct err e;
 
-	(void)state;
 	memcpy(c.schedule, trace, sizeof(trace));
 	c.schedule_count = 18;
 	c.thetas[0] = 0;
@@ -300,7 +292,6 @@ static void test_travels(void **state)
 	unsigned moved = 0, last = 0;
 	struct scout s;
 
-	(void)state;
 	scout_of(&s, SCOUT_HILL);
 	for (unsigned sites = 2; sites <= 12; sites++) {
 		for (s.window = 0; s.window < 50; s.window++) {
@@ -328,7 +319,6 @@ static void test_bad_reports(void **state)
 	struct scout s;
 	unsigned safe;
 
-	(void)state;
 	scout_of(&s, SCOUT_HILL);
 	for (unsigned i = 0; i < 30; i++)
 		window(&s, 0.4);
@@ -385,7 +375,6 @@ static void test_says_why(void **state)
 	struct scout_decision d;
 	struct scout s;
 
-	(void)state;
 	for (unsigned i = 0; i < SITES; i++)
 		blank[i].samples = 100;
 	scout_of(&s, SCOUT_HILL);
@@ -408,7 +397,6 @@ static void test_broken_losses(void **state)
 	struct scout_decision d;
 	struct scout s;
 
-	(void)state;
 	scout_of(&s, SCOUT_FIXED);
 	for (unsigned i = 0; i < SITES; i++)
 		reports[i] = (struct scout_report){
@@ -439,7 +427,6 @@ static void test_saved(void **state)
 	struct scout one, other;
 	struct err e;
 
-	(void)state;
 	assert_int_equal(scout_init(&one, &c, &e), 0);
 	for (unsigned i = 0; i < 40; i++) {
 		struct scout_decision a, b;
@@ -488,7 +475,6 @@ static void expect(struct scout_config c, const char *reason)
 
 static void test_limits(void **state)
 {
-	(void)state;
 	EXPECT(c.policy = (enum scout_policy)SCOUT_POLICY_COUNT, "policy 6 does not exist");
 	EXPECT(c.theta_count = 0, "a grid of 0 thetas");
 	EXPECT(c.theta_count = SCOUT_THETAS_MAX + 1, "a grid of 65 thetas");
@@ -513,7 +499,6 @@ static void test_limits(void **state)
 
 static void test_names(void **state)
 {
-	(void)state;
 	assert_string_equal(scout_policy_name(SCOUT_ANNEALING), "annealing");
 	assert_string_equal(scout_policy_name((enum scout_policy)9), "invalid");
 	assert_string_equal(scout_action_name(SCOUT_FALLS_BACK), "falls back");
@@ -550,7 +535,6 @@ static void test_units(void **state)
 	struct scout s;
 	struct err e;
 
-	(void)state;
 	c.theta_count = 2;
 	c.first = 0;
 	assert_int_equal(scout_init(&s, &c, &e), 0);
@@ -581,7 +565,6 @@ static void test_bad_prices(void **state)
 	struct scout s;
 	struct err e;
 
-	(void)state;
 	for (unsigned i = 0; i < 3; i++) {
 		double *const fields[] = {&c.price.link.rate, &c.price.link.latency, &c.price.link.money,
 			&c.price.within.rate, &c.price.within.latency, &c.price.within.money};
@@ -616,7 +599,6 @@ static void test_units_of_strange_reports(void **state)
 	struct scout s, other;
 	struct err e;
 
-	(void)state;
 	c.price = (struct price){.unit = PRICE_SECONDS, .link = {.rate = 1, .latency = 1}, .within = {.latency = 1}};
 	assert_int_equal(scout_init(&s, &c, &e), 0);
 	assert_int_equal(scout_observe(&s, reports, 2, &d), 0);
@@ -627,7 +609,7 @@ static void test_units_of_strange_reports(void **state)
 	assert_int_equal(scout_load(&other, saved, sizeof(saved), &e), -EINVAL);
 }
 
-int main(void)
+TEST_PROGRAM(test_scout)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_costs),

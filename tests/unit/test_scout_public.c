@@ -57,7 +57,6 @@ static void test_three_steps(void **state)
 	struct phub_scout_decision d = {.size = sizeof(d)}, again = d;
 	phub_scout_t *scout = scout_of(PHUB_SCOUT_HILL);
 
-	(void)state;
 	assert_int_equal(phub_scout_decide(scout, &d), -ENODATA);
 	assert_int_equal(phub_scout_apply(scout), -ENODATA);
 	tell(scout, 0);
@@ -95,7 +94,6 @@ static void test_sizes(void **state)
 	struct phub_scout_options o = options_of(PHUB_SCOUT_FIXED);
 	phub_scout_t *scout;
 
-	(void)state;
 	o.size = offsetof(struct phub_scout_options, sigma);
 	o.sigma = NAN; /* not read */
 	assert_int_equal(phub_scout_create(&o, &scout), 0);
@@ -122,7 +120,6 @@ static void test_saved(void **state)
 	int bytes = phub_scout_save(scout, NULL, 0);
 	uint8_t *saved;
 
-	(void)state;
 	assert_true(bytes > 0);
 	saved = malloc((size_t)bytes);
 	assert_non_null(saved);
@@ -153,7 +150,6 @@ static void test_scout_errors(void **state)
 	struct phub_scout_options o = options_of(PHUB_SCOUT_REPLAY);
 	phub_scout_t *scout = scout_of(PHUB_SCOUT_HILL), *none;
 
-	(void)state;
 	assert_int_equal(phub_scout_create(NULL, &none), -EINVAL);
 	assert_int_equal(phub_scout_create(&o, NULL), -EINVAL);
 	assert_int_equal(phub_scout_create(&o, &none), -EINVAL); /* no schedule */
@@ -219,7 +215,6 @@ static void test_jobs(void **state)
 	struct phub_options job;
 	struct phub_site_options site;
 
-	(void)state;
 	phub_options_init(&job);
 	phub_site_options_init(&site);
 	assert_int_equal(opened(&job, &site), 0);
@@ -264,7 +259,6 @@ static void test_order(void **state)
 {
 	struct phub_scout_options scout = options_of(PHUB_SCOUT_HILL);
 
-	(void)state;
 	for (unsigned i = 0; i < sizeof(order_cases) / sizeof(order_cases[0]); i++) {
 		struct phub_site_options o;
 
@@ -309,7 +303,6 @@ static void test_order_alone(void **state)
 	struct phub_scout_options scout = options_of(PHUB_SCOUT_HILL);
 	phub_scout_t *alone;
 
-	(void)state;
 	scout.theta_count = 4;
 	for (unsigned i = 1; i < 3; i++) {
 		scout.thetas = order_cases[i].thetas;
@@ -336,7 +329,6 @@ static void test_periods(void **state)
 	struct scout_config c;
 	struct err e;
 
-	(void)state;
 	for (unsigned policy = 0; policy < 6; policy++) {
 		struct phub_scout_options o = options_of((enum phub_scout_policy)policy);
 
@@ -354,7 +346,6 @@ static void test_site_options(void **state)
 	const double bad[] = {1, 2.5};
 	struct phub_site_options o;
 
-	(void)state;
 	phub_site_options_init(&o);
 	for (unsigned i = 0; i < 4; i++) {
 		o.algorithm = (enum phub_site_algorithm)i;
@@ -408,7 +399,6 @@ static void test_scores(void **state)
 	phub_site_t *site;
 	struct rig r;
 
-	(void)state;
 	rig_open(&r, NULL);
 	assert_int_equal(phub_site_open(r.phub, NULL, &site), 0);
 	for (unsigned i = 0; i < sizeof(good) / sizeof(good[0]); i++)
@@ -430,7 +420,6 @@ static void test_tensors(void **state)
 	phub_site_t *site, *second;
 	struct rig r;
 
-	(void)state;
 	rig_open(&r, NULL);
 	assert_int_equal(phub_site_open(NULL, NULL, &site), -EINVAL);
 	assert_int_equal(phub_site_open(r.phub, NULL, NULL), -EINVAL);
@@ -482,7 +471,6 @@ static void test_plus(void **state)
 	phub_scout_t *one, *two;
 	char saved[4096];
 
-	(void)state;
 	for (unsigned i = 0; i < SITES; i++)
 		reports[i] = (struct phub_scout_report){.size = sizeof(reports[i]), .trained = 1000, .train = 0.5};
 	assert_int_equal(phub_scout_create(&o, &one), 0);
@@ -559,7 +547,6 @@ static void test_plus_measured(void **state)
 	struct phub_scout_options usual = options_of(PHUB_SCOUT_PLUS), o;
 	double theta, twice;
 
-	(void)state;
 	usual.thetas = thetas;
 	usual.theta_count = sizeof(thetas) / sizeof(thetas[0]);
 	assert_true(usual.ease == 1 && usual.passes == 40 && usual.guard == 0.5 && usual.drift == 0.5 &&
@@ -607,7 +594,6 @@ static void test_plus_limits(void **state)
 		{"drift", offsetof(struct phub_scout_options, drift), INFINITY},
 		{"probes", offsetof(struct phub_scout_options, probes), 1.5}};
 
-	(void)state;
 	for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		struct phub_scout_options o = options_of(PHUB_SCOUT_PLUS);
 		phub_scout_t *scout;
@@ -630,7 +616,6 @@ static void test_said(void **state)
 	char text[SETTINGS_SITES_BYTES] = "local with a scout", small[40] = "local";
 	struct err e;
 
-	(void)state;
 	for (unsigned i = 0; i < 64; i++)
 		many[i] = 1 + 1000.0 * i;
 	for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++)
@@ -650,7 +635,7 @@ static void test_said(void **state)
 	assert_string_equal(small, "local; policy=scout+; first=1; memory=0");
 }
 
-int main(void)
+TEST_PROGRAM(test_scout_public)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_three_steps),

@@ -22,7 +22,6 @@ static void test_words(void **state)
 	float packed[SCOUT_WORD_FLOATS];
 	uint64_t word;
 
-	(void)state;
 	for (unsigned i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
 		scout_word_pack(words[i], packed);
 		for (unsigned k = 0; k < SCOUT_WORD_FLOATS; k++)
@@ -41,7 +40,6 @@ static void test_no_words(void **state)
 		{0.5f, 0, 0}, {16777216, 0, 0}, {0, -1, 0}, {0, NAN, 0}, {INFINITY, 0, 0}, {0, 0, 65536}};
 	uint64_t word = 7;
 
-	(void)state;
 	for (unsigned i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
 		assert_false(scout_word_unpack(bad[i], &word));
 		assert_int_equal(word, 0);
@@ -53,7 +51,6 @@ static void test_bytes(void **state)
 	uint8_t in[100], out[100];
 	float packed[SCOUT_BYTES_FLOATS(100)];
 
-	(void)state;
 	for (unsigned i = 0; i < sizeof(in); i++)
 		in[i] = (uint8_t)(i * 37 + 255);
 	for (size_t bytes = 0; bytes <= sizeof(in); bytes++) {
@@ -80,7 +77,6 @@ static void test_report_of_two(void **state)
 	float sum[SCOUT_REPORT_FLOATS], part[SCOUT_REPORT_FLOATS];
 	struct scout_report both;
 
-	(void)state;
 	scout_report_pack(&owner, sum);
 	scout_report_pack(&host, part);
 	sum_into(sum, part, SCOUT_REPORT_FLOATS);
@@ -110,7 +106,6 @@ static void test_slots(void **state)
 	struct scout_report report;
 	struct slot slot;
 
-	(void)state;
 	assert_int_equal(slots_floats(WORLD, TENSORS), sizeof(sum) / sizeof(sum[0]));
 	memset(news.scout, 0xa5, sizeof(news.scout));
 	for (uint32_t rank = 0; rank < WORLD; rank++) {
@@ -169,7 +164,6 @@ static void test_what_is_no_number_is_not_said(void **state)
 	static float part[WORLD * SLOT_FLOATS + NEWS_FLOATS + TENSORS];
 	float sum;
 
-	(void)state;
 	for (unsigned i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
 		slots_put_said(part, WORLD, 1, bad[i]);
 		sum = 0;
@@ -180,7 +174,7 @@ static void test_what_is_no_number_is_not_said(void **state)
 	}
 }
 
-int main(void)
+TEST_PROGRAM(test_scout_slots)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_words),

@@ -3,18 +3,15 @@
  * Seals of datagrams: GMAC against libcrypto asked in another way, CRC32C against the known answers of RFC 3720, and
  * that no datagram passes which is not the one that was sealed.
  */
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include <openssl/core_names.h>
 #include <openssl/evp.h>
 
 #include "phub/base/crc.h"
+#include "tests/unit/cmocka_shim.h"
 #include "transport/seal.h"
 
 #define NUMBER (WIRE_NUMBER_OTHER | 0x0102030405060708)
@@ -89,7 +86,6 @@ static void test_gmac_is_gmac(void **state)
 	struct seal *s = create_plain(SEAL_GMAC);
 	uint8_t tag[WIRE_SEAL_BYTES];
 
-	(void)state;
 	for (size_t bytes = WIRE_DATAGRAM_BYTES; bytes <= 300; bytes++) {
 		size_t head_bytes = bytes < WIRE_DATA_BYTES ? bytes : WIRE_DATA_BYTES;
 
@@ -109,7 +105,6 @@ static void test_gmac_is_gmac(void **state)
 /* How much of a datagram is its head says nothing about its seal. */
 static void test_any_head(void **state)
 {
-	(void)state;
 	for (enum seal_kind kind = SEAL_GMAC; kind <= SEAL_NONE; kind++) {
 		struct seal *s = create_plain(kind);
 
@@ -147,7 +142,6 @@ static void test_every_bit_counts(void **state)
 	static const size_t sizes[] = {
 		WIRE_DATAGRAM_BYTES, WIRE_PROBE_BYTES, WIRE_ACK_BYTES, WIRE_DATA_BYTES, WIRE_DATA_BYTES + 1, 1344};
 
-	(void)state;
 	for (enum seal_kind kind = SEAL_GMAC; kind <= SEAL_CRC; kind++) {
 		struct seal *s = create_plain(kind);
 
@@ -167,7 +161,6 @@ static void test_gmac_is_bound(void **state)
 	struct seal *s = create_plain(SEAL_GMAC), *others[7];
 	uint8_t other_key[PROOF_KEY];
 
-	(void)state;
 	memcpy(other_key, key, sizeof(key));
 	other_key[31] ^= 1;
 	of[0].nonce[15] ^= 1;
@@ -197,7 +190,6 @@ static void test_one_after_another(void **state)
 	struct seal *s = create_plain(SEAL_GMAC);
 	uint8_t first[WIRE_SEAL_BYTES];
 
-	(void)state;
 	fill(1344);
 	seal_it(s, 1, 1344, WIRE_DATA_BYTES);
 	memcpy(first, datagram + WIRE_SEAL_AT, sizeof(first));
@@ -215,7 +207,6 @@ static void test_out_of_bounds(void **state)
 {
 	static uint8_t large[WIRE_DATAGRAM_MAX + 1];
 
-	(void)state;
 	for (enum seal_kind kind = SEAL_GMAC; kind <= SEAL_NONE; kind++) {
 		struct seal *s = create_plain(kind);
 
@@ -233,7 +224,6 @@ static void test_without_key(void **state)
 	struct seal *none = create(SEAL_NONE, NULL, NULL, false), *crc = create(SEAL_CRC, NULL, NULL, false);
 	uint32_t expected;
 
-	(void)state;
 	fill(1344);
 	seal_it(crc, 1, 1344, WIRE_DATA_BYTES);
 	expected = crc_32c_table(0, datagram, WIRE_SEAL_AT);
@@ -253,14 +243,13 @@ static void test_without_key(void **state)
 
 static void test_names(void **state)
 {
-	(void)state;
 	assert_string_equal(seal_name(SEAL_GMAC), "gmac");
 	assert_string_equal(seal_name(SEAL_CRC), "crc");
 	assert_string_equal(seal_name(SEAL_NONE), "none");
 	assert_string_equal(seal_name((enum seal_kind)0), "?");
 }
 
-int main(void)
+TEST_PROGRAM(test_seal)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_gmac_is_gmac),

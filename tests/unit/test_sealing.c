@@ -95,7 +95,6 @@ static void rounds_are_summed_and_sealed_once(void **state)
 	float out[STAND_ELEMENTS];
 	uint64_t last = 0;
 
-	(void)state;
 	for (uint64_t round = 1; round <= 3; round++) {
 		s->data[5] = (float)round;
 		send_push(s, 0, 1, round, true);
@@ -179,7 +178,6 @@ static void spoil(struct event *e, enum spoil what)
 
 static void what_is_changed_ends_its_connection(void **state)
 {
-	(void)state;
 	for (enum spoil what = 0; what < SPOIL_COUNT; what++) {
 		struct stand *s = begin(2, 8, false);
 
@@ -201,7 +199,6 @@ static void what_was_said_before_is_refused(void **state)
 	struct event *e;
 	uint8_t copy[SEALED_BYTES];
 
-	(void)state;
 	e = send_push(s, 1, 0, 1, false);
 	memcpy(copy, e->payload, sizeof(copy));
 	stand_steps(s, 1);
@@ -232,7 +229,6 @@ static void a_new_session_counts_anew(void **state)
 	struct stand *s = begin(1, 8, false);
 	uint8_t before[PROOF_KEY];
 
-	(void)state;
 	memcpy(before, push_keys[1], PROOF_KEY);
 	counters[1] = 100;
 	push(s, 0, 0, 1);
@@ -259,7 +255,6 @@ static void lossy_ones_are_dropped(void **state)
 	struct event *e;
 	uint8_t copy[SEALED_BYTES];
 
-	(void)state;
 	spoil(send_push(s, 1, 0, 1, false), SPOIL_BYTE);
 	e = send_push(s, 1, 0, 1, false);
 	memcpy(copy, e->payload, sizeof(copy));
@@ -280,7 +275,6 @@ static void plain_pushes_are_none(void **state)
 {
 	struct stand *s = begin(1, 8, false);
 
-	(void)state;
 	stand_push(s, 0, 0, false);
 	assert_true(s->script.dropped[0]);
 	assert_int_equal(s->shard->chunks[0].arrived, 0);
@@ -295,7 +289,6 @@ static void no_nonce_comes_twice(void **state)
 	float out[STAND_ELEMENTS];
 	uint64_t last = 0, counter;
 
-	(void)state;
 	for (uint64_t round = 1; round <= 5; round++) {
 		if (round == 3)
 			s->shard->epoch++;
@@ -319,7 +312,7 @@ static void no_nonce_comes_twice(void **state)
 	finish(s);
 }
 
-int main(void)
+TEST_PROGRAM(test_sealing)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(rounds_are_summed_and_sealed_once),

@@ -3,19 +3,15 @@
  * The statistics that scout+ stands on: what intervals leave out, and when watches raise an alarm.
  */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdbool.h>
 #include <stddef.h>
 
-#include <cmocka.h>
-
 #include "client/scout/sequence.h"
 #include "tests/unit/chance.h"
+#include "tests/unit/cmocka_shim.h"
 
 static void test_exact(void **state)
 {
-	(void)state;
 	for (double x = -699; x < 700; x += 0.7310) {
 		if (fabs(exact_exp(x) / exp(x) - 1) > 1e-12)
 			fail_msg("e^%g: %.17g", x, exact_exp(x));
@@ -32,7 +28,6 @@ static void test_sequence(void **state)
 {
 	struct sequence s = {0};
 
-	(void)state;
 	assert_true(isinf(sequence_deviation(&s)));
 	sequence_add(&s, 2);
 	assert_true(isinf(sequence_deviation(&s)) && isinf(sequence_radius(&s, 0.05, 16)));
@@ -61,7 +56,6 @@ static void test_coverage(void **state)
 		unsigned most;
 	} cases[] = {{0.05, 64, 200}, {0.025, 16, 100}, {0.025, 64, 100}};
 
-	(void)state;
 	chance_seed = 1;
 	for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		unsigned left_out = 0;
@@ -84,7 +78,6 @@ static void test_coverage(void **state)
 
 static void test_watch(void **state)
 {
-	(void)state;
 	chance_seed = 2;
 	for (unsigned run = 0; run < 100; run++) {
 		struct watch w = {0};
@@ -106,7 +99,6 @@ static void test_watch_in_noise(void **state)
 {
 	unsigned alarms = 0, late = 0;
 
-	(void)state;
 	chance_seed = 12;
 	for (unsigned run = 0; run < 500; run++) {
 		struct watch w = {0};
@@ -145,7 +137,6 @@ static void test_watch_begins(void **state)
 	} cases[] = {{0.1, 2}, {0.2, 60}, {0.3, 300}};
 	unsigned seen = 0;
 
-	(void)state;
 	chance_seed = 7;
 	for (unsigned run = 0; run < 2000; run++)
 		seen += seen_soon(run & 1 ? 1.4 : -1.4, 0.1, 2);
@@ -168,7 +159,7 @@ static void test_watch_begins(void **state)
 	}
 }
 
-int main(void)
+TEST_PROGRAM(test_sequence)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_exact),

@@ -74,7 +74,6 @@ static uint64_t run(enum site_algorithm algorithm, double theta, unsigned sites,
 
 static void test_it_counts_what_the_run_sends(void **state)
 {
-	(void)state;
 	for (unsigned a = 0; a < SITE_ALGORITHM_COUNT; a++) {
 		for (uint64_t seed = 1; seed <= SEEDS; seed++) {
 			for (unsigned i = 0; i < grids[a].count; i++) {
@@ -94,7 +93,6 @@ static void test_it_counts_what_the_run_sends(void **state)
 /* One site alone has its own weights whatever it would say, and here gradients do not come of weights. */
 static void test_others_are_what_runs_at_them_send(void **state)
 {
-	(void)state;
 	for (unsigned a = 0; a < SITE_ALGORITHM_COUNT; a++) {
 		unsigned sites = a == SITE_GAIA ? 1 : RIG_SITES;
 		struct shadow shadow;
@@ -115,7 +113,6 @@ static void test_others_are_what_runs_at_them_send(void **state)
 /* A shadow takes nothing from the run, and does not touch it. */
 static void test_the_run_does_not_know(void **state)
 {
-	(void)state;
 	for (unsigned a = 0; a < SITE_ALGORITHM_COUNT; a++) {
 		struct shadow shadow;
 
@@ -151,7 +148,6 @@ static void same_bits(enum site_algorithm algorithm)
 
 static void test_the_run_has_the_same_bits(void **state)
 {
-	(void)state;
 	for (unsigned a = 0; a < SITE_ALGORITHM_COUNT; a++)
 		same_bits(a);
 }
@@ -165,7 +161,6 @@ static void test_who_joins_begins_anew(void **state)
 	uint64_t before;
 	struct err e;
 
-	(void)state;
 	rig_init(&rig, 1, &config, NULL, 1);
 	for (unsigned i = 0; i < RIG_ELEMENTS; i++)
 		rig.weights[0][i] = 1;
@@ -192,7 +187,6 @@ static void test_what_it_refuses(void **state)
 	struct shadow shadow = {0};
 	struct err e = {0};
 
-	(void)state;
 	shadow_fini(&shadow);
 	rig_init(&rig, 1, &config, NULL, 1);
 	for (unsigned i = 0; i <= SHADOW_THETAS_MAX; i++)
@@ -217,14 +211,13 @@ static void test_memory_that_is_not_there(void **state)
 	struct shadow shadow;
 	struct err e;
 
-	(void)state;
 	rig_init(&rig, 1, &config, NULL, 1);
 	rig.sites[0].elements = SIZE_MAX / 8;
 	assert_int_equal(shadow_init(&shadow, &rig.sites[0], thetas, 2, &e), -ENOMEM);
 	rig_fini(&rig);
 }
 
-int main(void)
+TEST_PROGRAM(test_shadow)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_it_counts_what_the_run_sends),

@@ -7,17 +7,14 @@
  */
 #include <dirent.h>
 #include <errno.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
+#include "tests/unit/cmocka_shim.h"
 #include "tests/unit/shm_rig.h"
 #include "transport/shm_internal.h"
 
@@ -44,7 +41,6 @@ static void payloads_are_read_where_they_lie(void **state)
 	struct shm_box b;
 	struct conn *c;
 
-	(void)state;
 	c = both_open(&b, &w);
 	for (uint64_t round = 0; round < 200; round++) {
 		uint32_t chunk = (uint32_t)round % SHM_RIG_CHUNKS;
@@ -81,7 +77,6 @@ static void payloads_may_lie_in_slots(void **state)
 	struct shm_box b;
 	struct conn *c;
 
-	(void)state;
 	c = both_open(&b, &w);
 	assert_int_equal(w.c->slot_count, SHM_RIG_SLOTS);
 	assert_int_equal(w.c->slot_bytes, SHM_RIG_SLOT_BYTES);
@@ -117,7 +112,6 @@ static void headers_alone_have_no_payload_and_no_slot(void **state)
 	struct shm_box b;
 	struct conn *c;
 
-	(void)state;
 	c = both_open(&b, &w);
 	assert_int_equal(w.q->ops->send(w.q, w.c, &pull, NULL, NULL), 0);
 	shm_rig_silence(b.q); /* not flushed */
@@ -144,7 +138,6 @@ static void slots_are_kept_and_released_in_any_order(void **state)
 	struct shm_box b;
 	struct conn *c;
 
-	(void)state;
 	c = both_open(&b, &w);
 	for (uint32_t i = 0; i < 4; i++)
 		assert_int_equal(shm_rig_push(&w, i, 1, NULL), 0);
@@ -171,7 +164,6 @@ static void sent_follows_publication_in_order(void **state)
 	struct conn *c;
 	int cookies[3];
 
-	(void)state;
 	c = both_open(&b, &w);
 	for (unsigned i = 0; i < 3; i++)
 		assert_int_equal(shm_rig_push(&w, i, 1, i == 1 ? NULL : &cookies[i]), 0);
@@ -196,7 +188,6 @@ static void completions_come_before_the_answer(void **state)
 	struct conn *c;
 	int cookie;
 
-	(void)state;
 	c = both_open(&b, &w);
 	assert_int_equal(shm_rig_result(&b, c, 2, 1, &cookie), 0);
 	b.q->ops->flush(b.q);
@@ -231,7 +222,6 @@ static void a_full_ring_says_so_and_when_there_is_room(void **state)
 	struct conn *c;
 	unsigned sent = 0;
 
-	(void)state;
 	c = both_open(&b, &w);
 	while (shm_rig_push(&w, sent % SHM_RIG_CHUNKS, sent, NULL) == 0)
 		sent++;
@@ -263,7 +253,6 @@ static void unpolled_completions_are_bounded(void **state)
 	struct shm_box b;
 	struct conn *c;
 
-	(void)state;
 	c = both_open(&b, &w);
 	while (shm_rig_push(&w, 0, sent, &sent) == 0) {
 		sent++;
@@ -294,7 +283,6 @@ static void send_refuses_payloads_out_of_place(void **state)
 	struct conn *c;
 	uint8_t elsewhere[SHM_RIG_CHUNK_BYTES];
 
-	(void)state;
 	c = both_open(&b, &w);
 	assert_int_equal(w.q->ops->send(w.q, w.c, &header, elsewhere, NULL), -EINVAL);
 	assert_int_equal(w.q->ops->send(w.q, w.c, &header, shm_rig_push_at(&w, 0), NULL), -EINVAL);
@@ -330,7 +318,6 @@ static void boxes_send_shorter_payloads(void **state)
 	struct conn *c, *other, *first;
 	struct event e;
 
-	(void)state;
 	shm_box_open(&b, 8);
 	b.spec.shorter = true;
 	shm_worker_open_apart(&w, b.address, 1);
@@ -376,7 +363,6 @@ static void connections_take_turns(void **state)
 	struct event ev;
 	struct shm_box b;
 
-	(void)state;
 	shm_box_open(&b, 8);
 	for (unsigned i = 0; i < 3; i++) {
 		c[i] = shm_rig_join(&b, &w[i], i);
@@ -405,7 +391,6 @@ static void an_end_in_good_order_comes_after_what_was_sent(void **state)
 	struct shm_box b;
 	struct conn *c;
 
-	(void)state;
 	c = both_open(&b, &w);
 	assert_int_equal(shm_rig_push(&w, 1, 5, NULL), 0);
 	w.q->ops->flush(w.q);
@@ -446,7 +431,6 @@ static void ends_are_noticed_without_a_clock(void **state)
 	struct conn *c;
 	unsigned polls = 0;
 
-	(void)state;
 	c = both_open(&b, &w);
 	shm_worker_close(&w);
 	while (b.q->ops->poll(b.q, 0, &ev, 1) == 0)
@@ -476,7 +460,6 @@ static void a_killed_worker_is_an_error_and_leaves_nothing(void **state)
 	struct conn *c;
 	pid_t pid;
 
-	(void)state;
 	shm_box_open(&b, 8);
 	pid = fork();
 	if (pid == 0) {
@@ -511,7 +494,6 @@ static void a_killed_box_is_an_error_and_leaves_nothing(void **state)
 	pid_t pid;
 	int pipe_fds[2];
 
-	(void)state;
 	assert_int_equal(pipe(pipe_fds), 0);
 	pid = fork();
 	if (pid == 0) {
@@ -544,7 +526,7 @@ static void a_killed_box_is_an_error_and_leaves_nothing(void **state)
 	close(pipe_fds[1]);
 }
 
-int main(void)
+TEST_PROGRAM(test_shm)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(payloads_are_read_where_they_lie),

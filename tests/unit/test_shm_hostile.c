@@ -9,9 +9,7 @@
 #include <fcntl.h>
 #include <linux/falloc.h>
 #include <pthread.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -22,9 +20,8 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "phub/base/clock.h"
+#include "tests/unit/cmocka_shim.h"
 #include "tests/unit/shm_rig.h"
 #include "transport/handshake.h"
 #include "transport/shm_parcel.h"
@@ -215,7 +212,6 @@ static void memory_can_be_neither_cut_nor_sealed(void **state)
 	struct scene *s = scene_open();
 	const int *fds = s->hostile.parcel.fds;
 
-	(void)state;
 	for (unsigned i = SHM_FD_RING; i <= SHM_FD_RESULT; i++) {
 		assert_int_equal(ftruncate(fds[i], 0), -1);
 		assert_int_equal(errno, EPERM);
@@ -237,7 +233,6 @@ static void results_cannot_be_written(void **state)
 	void *at;
 	int again;
 
-	(void)state;
 	assert_ptr_equal(mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0), MAP_FAILED);
 	assert_int_equal(errno, EPERM);
 	at = mmap(NULL, bytes, PROT_READ, MAP_SHARED, fd, 0);
@@ -269,7 +264,6 @@ static void holes_in_the_memory_read_as_zeros(void **state)
 	const int mode = FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE;
 	struct event ev;
 
-	(void)state;
 	hostile_write_entry(h, &header);
 	hostile_publish(h);
 	assert_int_equal(fallocate(h->parcel.fds[SHM_FD_PUSH], mode, 0, (off_t)h->parcel.push_bytes), 0);
@@ -291,7 +285,6 @@ static void impossible_indices_end_the_connection(void **state)
 {
 	static const uint32_t tails[] = {SHM_RING_FIRST + 17, SHM_RING_FIRST - 1, 0x80000000u, 12345};
 
-	(void)state;
 	for (unsigned i = 0; i < sizeof(tails) / sizeof(tails[0]); i++) {
 		struct scene *s = scene_open();
 
@@ -308,7 +301,6 @@ static void an_impossible_head_ends_the_connection(void **state)
 	struct scene *s = scene_open();
 	struct queue *q = s->box.q;
 
-	(void)state;
 	for (unsigned i = 0; i < SHM_RING_CAPACITY_MIN; i++)
 		assert_int_equal(q->ops->send(q, s->hostile_conn, &credit, NULL, NULL), 0);
 	q->ops->flush(q);
@@ -338,7 +330,6 @@ static void entries_about_chunks_that_are_not_so_end_the_connection(void **state
 		{.type = WIRE_PULL, .chunk = SHM_RIG_CHUNKS},
 	};
 
-	(void)state;
 	bad[2].length = SHM_RIG_CHUNK_BYTES - 1;
 	bad[3].length = SHM_RIG_CHUNK_BYTES + 1;
 	bad[4].length = WIRE_PAYLOAD_MAX;
@@ -359,7 +350,6 @@ static void entries_in_slots_that_are_not_there_end_the_connection(void **state)
 		SHM_RIG_SLOTS + 1, SHM_RIG_SLOT_OFFSET, UINT32_MAX, 1ull << 32, 1ull << 63, UINT64_MAX - 1, UINT64_MAX};
 	struct wire_header header = shm_rig_push_header(2, 1);
 
-	(void)state;
 	for (unsigned i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
 		struct scene *s = scene_open();
 
@@ -386,7 +376,6 @@ static void entries_that_do_not_decode_end_the_connection(void **state)
 	struct wire_header header = shm_rig_push_header(0, 1);
 	struct scene *s = scene_open();
 
-	(void)state;
 	hostile_write_entry(&s->hostile, &header);
 	atomic_store(&s->hostile.up[SHM_RING_FIRST & 15].words[0], 0);
 	hostile_publish(&s->hostile);
@@ -408,7 +397,6 @@ static void a_bad_entry_does_not_spoil_those_before_it(void **state)
 	struct scene *s = scene_open();
 	struct event events[8];
 
-	(void)state;
 	hostile_write_entry(&s->hostile, &good);
 	hostile_write_entry(&s->hostile, &bad);
 	hostile_write_entry(&s->hostile, &good);
@@ -516,7 +504,6 @@ static bool scribbled_box_survives(struct scene *s, uint64_t ns)
 
 static void scribbling_reaches_nothing_but_its_own_connection(void **state)
 {
-	(void)state;
 	for (unsigned i = 0; i < 60; i++) {
 		struct scene *s = scene_open();
 		struct scribbler scribbler = {
@@ -556,7 +543,6 @@ static void bells_cannot_be_made_to_block(void **state)
 	pthread_t thread;
 	int up = fds[SHM_FD_UP], writer;
 
-	(void)state;
 	assert_int_equal(fcntl(up, F_SETFL, 0), 0);
 	assert_int_equal(write(up, &full, sizeof(full)), sizeof(full));
 	REQUIRE(pthread_create(&thread, NULL, bell_blocked, &up) == 0);
@@ -591,7 +577,6 @@ static void a_bell_without_a_listener_raises_no_signal(void **state)
 	struct wire_header credit = {.type = WIRE_CREDIT};
 	struct scene *s = scene_open();
 
-	(void)state;
 	signal(SIGPIPE, SIG_DFL);
 	close(s->hostile.parcel.fds[SHM_FD_DOWN]);
 	s->hostile.parcel.fds[SHM_FD_DOWN] = -1;
@@ -605,7 +590,6 @@ static void words_on_the_socket_end_the_connection(void **state)
 {
 	struct scene *s = scene_open();
 
-	(void)state;
 	assert_int_equal(send(s->hostile.socket, "hello?", 6, 0), 6);
 	scene_expect_closed(s, -EPROTO);
 	scene_close(s);
@@ -618,7 +602,6 @@ static void descriptors_on_the_socket_are_not_kept(void **state)
 	struct scene *s = scene_open();
 	int fds[2];
 
-	(void)state;
 	assert_int_equal(pipe(fds), 0);
 	for (unsigned i = 0; i < SHM_FD_COUNT; i++)
 		parcel.fds[i] = fds[1];
@@ -642,7 +625,6 @@ static void nothing_is_read_after_the_end(void **state)
 	struct scene *s = scene_open();
 	struct event ev;
 
-	(void)state;
 	hostile_write_entry(&s->hostile, &header);
 	hostile_write_entry(&s->hostile, &header);
 	hostile_publish(&s->hostile);
@@ -675,7 +657,6 @@ static void half_a_setup_is_ended_like_a_whole_one(void **state)
 	struct event ev;
 	int fd = hostile_dial(s->box.address);
 
-	(void)state;
 	handshake_begin_worker(&hands, 66, 0, shm_rig_key);
 	while (transport_shm.accept(s->box.t, clock_now_ns(), &hello) < 0)
 		(void)hostile_shake(fd, &hands);
@@ -696,7 +677,7 @@ static void half_a_setup_is_ended_like_a_whole_one(void **state)
 	scene_close(s);
 }
 
-int main(void)
+TEST_PROGRAM(test_shm_hostile)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(memory_can_be_neither_cut_nor_sealed),

@@ -4,8 +4,6 @@
  * The box is played by hand. What a hostile worker can do is in test_shm_hostile.c.
  */
 #include <errno.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -15,8 +13,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
+#include "tests/unit/cmocka_shim.h"
 #include "tests/unit/shm_rig.h"
 #include "transport/handshake.h"
 #include "transport/shm_parcel.h"
@@ -106,7 +103,6 @@ static void a_worker_maps_only_what_is_sealed(void **state)
 	struct fake_box f;
 	struct err e = {0};
 
-	(void)state;
 	fake_box_open(&f);
 	assert_int_equal(shm_parcel_send(f.socket, &f.parcel), 0);
 	assert_int_equal(transport_shm.established(f.w.t, f.w.c, &e), -EPERM);
@@ -126,7 +122,6 @@ static void a_worker_takes_no_half_parcel(void **state)
 	struct fake_box f;
 	struct err e = {0};
 
-	(void)state;
 	fake_box_open(&f);
 	shm_parcel_encode(&f.parcel, bytes);
 	assert_int_equal(send(f.socket, bytes, sizeof(bytes), 0), sizeof(bytes)); /* no descriptors */
@@ -152,7 +147,6 @@ static void a_worker_checks_where_results_lie(void **state)
 		SHM_RIG_BASE - SHM_RIG_CHUNK_BYTES + 1, SHM_RIG_BASE, UINT64_MAX, 1ull << 63};
 	struct wire_header header = shm_rig_result_header(0, 1);
 
-	(void)state;
 	for (unsigned i = 0; i < sizeof(offsets) / sizeof(offsets[0]); i++) {
 		struct shm_ring ring;
 		struct fake_box f;
@@ -182,7 +176,6 @@ static void a_worker_checks_where_its_slots_lie(void **state)
 	struct fake_box f;
 	struct err e = {0};
 
-	(void)state;
 	fake_box_open(&f);
 	fake_box_seal(&f);
 	f.parcel.slots = (struct shm_slots){.offset = SHM_RIG_BASE - 2047, .count = 2, .bytes = 1024};
@@ -199,7 +192,7 @@ static void a_worker_checks_where_its_slots_lie(void **state)
 	fake_box_close(&f);
 }
 
-int main(void)
+TEST_PROGRAM(test_shm_hostile_box)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(a_worker_maps_only_what_is_sealed),

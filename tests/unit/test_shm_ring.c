@@ -5,15 +5,12 @@
 #include <errno.h>
 #include <pthread.h>
 #include <sched.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
+#include "tests/unit/cmocka_shim.h"
 #include "tests/unit/shm_rig.h"
 #include "transport/shm_parcel.h"
 #include "transport/shm_ring.h"
@@ -38,7 +35,6 @@ static void rings_init(struct rings *r, uint32_t capacity)
 
 static void ring_capacity_fits_window_and_chunks(void **state)
 {
-	(void)state;
 	assert_int_equal(shm_ring_capacity(0, 0), SHM_RING_CAPACITY_MIN);
 	assert_int_equal(shm_ring_capacity(17, 0), 32);
 	assert_int_equal(shm_ring_capacity(32, 0), 32);
@@ -57,7 +53,6 @@ static void ring_moves_entries_in_order_over_the_wrap(void **state)
 	uint64_t sent = 0, got = 0, offset;
 	struct rings r;
 
-	(void)state;
 	rings_init(&r, 16);
 	while (got < 1000) {
 		for (unsigned i = 0; i < 1 + sent % 5; i++) {
@@ -83,7 +78,6 @@ static void ring_is_full_at_its_capacity_and_not_before(void **state)
 	uint64_t offset;
 	struct rings r;
 
-	(void)state;
 	rings_init(&r, 16);
 	for (unsigned i = 0; i < 16; i++)
 		assert_int_equal(shm_ring_put(&r.worker, &out, 0), 0);
@@ -110,7 +104,6 @@ static void ring_refuses_impossible_indices(void **state)
 	uint64_t offset;
 	struct rings r;
 
-	(void)state;
 	rings_init(&r, 16);
 	atomic_store(&r.worker.own->tail, SHM_RING_FIRST + 17);
 	assert_int_equal(shm_ring_take(&r.box, &in, &offset), -EPROTO);
@@ -138,7 +131,6 @@ static void ring_wakes_a_sleeper_once_and_for_what_it_asked(void **state)
 	uint64_t offset;
 	struct rings r;
 
-	(void)state;
 	rings_init(&r, 16);
 	assert_false(shm_ring_publish(&r.worker)); /* nothing was put */
 	assert_int_equal(shm_ring_put(&r.worker, &out, 0), 0);
@@ -214,7 +206,6 @@ static void ring_never_loses_a_wake_up(void **state)
 	uint64_t offset;
 	pthread_t thread;
 
-	(void)state;
 	rings_init(&r.rings, 16);
 	REQUIRE(pthread_create(&thread, NULL, race_publish, &r) == 0);
 	for (unsigned i = 1; i <= RACES; i++) {
@@ -245,7 +236,6 @@ static void parcel_survives_its_encoding_and_refuses_others(void **state)
 	struct shm_parcel out = {0};
 	uint8_t bytes[SHM_PARCEL_BYTES];
 
-	(void)state;
 	shm_parcel_encode(&in, bytes);
 	assert_int_equal(shm_parcel_decode(bytes, &out), 0);
 	assert_int_equal(out.capacity, 64);
@@ -290,7 +280,6 @@ static void parcel_has_slots_within_the_region_or_none(void **state)
 	struct shm_parcel out = {0};
 	uint8_t bytes[SHM_PARCEL_BYTES];
 
-	(void)state;
 	for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		in.slots = cases[i].slots;
 		shm_parcel_encode(&in, bytes);
@@ -309,7 +298,6 @@ static void slots_are_found_by_number(void **state)
 	const struct wire_header large = {.type = WIRE_PUSH, .chunk = 0, .length = 100};
 	uint64_t offset;
 
-	(void)state;
 	assert_int_equal(shm_ring_find(&slots, &fits, spans, 0, &offset), 0);
 	assert_int_equal(offset, 128);
 	assert_int_equal(shm_ring_find(&slots, &fits, spans, 1, &offset), 0);
@@ -325,7 +313,7 @@ static void slots_are_found_by_number(void **state)
 	assert_int_equal(shm_ring_find(&none, &fits, spans, 1, &offset), -EPROTO);
 }
 
-int main(void)
+TEST_PROGRAM(test_shm_ring)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(ring_capacity_fits_window_and_chunks),

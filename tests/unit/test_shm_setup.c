@@ -5,8 +5,6 @@
  */
 #include <errno.h>
 #include <limits.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -15,9 +13,8 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "phub/base/clock.h"
+#include "tests/unit/cmocka_shim.h"
 #include "tests/unit/shm_rig.h"
 #include "transport/shm_internal.h"
 
@@ -30,7 +27,6 @@ static void both_ends_map_the_same_memory(void **state)
 	struct conn *c;
 	char peer[80];
 
-	(void)state;
 	shm_box_open(&b, 8);
 	assert_int_equal(strncmp(b.address, "@phub-", 6), 0);
 	assert_int_equal(b.q->hold_max, UINT_MAX);
@@ -57,7 +53,6 @@ static void connections_of_a_worker_share_its_mappings(void **state)
 	struct shm_worker w;
 	struct shm_box b;
 
-	(void)state;
 	shm_box_open(&b, 8);
 	shm_worker_open(&w, b.address, 7);
 	for (unsigned i = 0; i < 3; i++) {
@@ -89,7 +84,6 @@ static void too_many_regions_are_refused_by_name(void **state)
 	struct shm_box b;
 	int rc;
 
-	(void)state;
 	shm_box_open(&b, 8);
 	shm_worker_open(&w, b.address, 7);
 	for (unsigned i = 1; i < SHM_MAPS_MAX; i++) {
@@ -120,7 +114,6 @@ static void refusals_reach_the_worker(void **state)
 	struct err e = {0};
 	struct shm_box b;
 
-	(void)state;
 	shm_box_open(&b, 8);
 	for (unsigned i = 0; i < sizeof(codes) / sizeof(codes[0]); i++) {
 		struct hello hello;
@@ -151,7 +144,6 @@ static void bad_addresses_and_absent_boxes_are_named(void **state)
 	struct err e = {0};
 	struct conn *c;
 
-	(void)state;
 	memset(too_long + 1, 'x', SHM_ADDRESS_BYTES - 1);
 	assert_int_equal(transport_shm.open(&config, &t, &e), 0);
 	for (unsigned i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
@@ -189,7 +181,6 @@ static void admit_refuses_memory_that_is_not_safe(void **state)
 	struct err e = {0};
 	struct shm_box b;
 
-	(void)state;
 	shm_box_open(&b, 8);
 	assert_int_equal(mem_region_create(4096, 0, MEM_NODE_ANY, &private, &e), 0);
 	spec = b.spec;
@@ -241,7 +232,6 @@ static void adopt_refuses_a_full_queue_and_chunks_out_of_reach(void **state)
 	struct queue *q;
 	struct conn *c[2];
 
-	(void)state;
 	shm_box_open(&b, 8);
 	assert_int_equal(transport_shm.open(&config, &t, &e), 0);
 	assert_int_equal(transport_shm.queue_create(t, MEM_NODE_ANY, &q, &e), 0);
@@ -295,7 +285,6 @@ static void strangers_are_late_only_once(void **state)
 	struct shm_box b;
 	int fd;
 
-	(void)state;
 	shm_box_open(&b, 8);
 	fd = stranger_open(b.address);
 	assert_int_equal(transport_shm.accept(b.t, 1000, &hello), -EAGAIN);
@@ -315,7 +304,6 @@ static void strangers_who_talk_nonsense_or_hang_up_are_out(void **state)
 	char noise[200];
 	int fd[3];
 
-	(void)state;
 	for (unsigned i = 0; i < sizeof(noise); i++)
 		noise[i] = (char)(i * 37 + 11);
 	shm_box_open(&b, 8);
@@ -345,7 +333,6 @@ static void strangers_are_bounded(void **state)
 	struct shm_box b;
 	struct conn *c;
 
-	(void)state;
 	shm_box_open(&b, 8);
 	for (unsigned i = 0; i < SHM_STRANGERS_MAX + MORE; i++) {
 		fd[i] = stranger_open(b.address);
@@ -370,9 +357,8 @@ static void another_user_is_not_let_in(void **state)
 	struct shm_box b;
 	pid_t pid;
 
-	(void)state;
 	if (geteuid() != 0)
-		skip();
+		skip_because("needs root");
 	shm_box_open(&b, 8);
 	pid = fork();
 	if (pid == 0) {
@@ -401,9 +387,8 @@ static void a_squatter_gets_no_gradients(void **state)
 	int up[2], down[2];
 	char byte = 0;
 
-	(void)state;
 	if (geteuid() != 0)
-		skip();
+		skip_because("needs root");
 	assert_true(pipe(up) == 0 && pipe(down) == 0);
 	pid = fork();
 	if (pid == 0) {
@@ -434,7 +419,6 @@ static void one_transport_listens_once(void **state)
 	struct err e = {0};
 	struct shm_box b, other;
 
-	(void)state;
 	shm_box_open(&b, 8);
 	assert_int_equal(transport_shm.listen(b.t, "", address, sizeof(address), &e), -EALREADY);
 	shm_box_open(&other, 8);
@@ -443,7 +427,7 @@ static void one_transport_listens_once(void **state)
 	shm_box_close(&b);
 }
 
-int main(void)
+TEST_PROGRAM(test_shm_setup)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(both_ends_map_the_same_memory),

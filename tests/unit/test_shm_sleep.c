@@ -8,8 +8,6 @@
 #include <poll.h>
 #include <pthread.h>
 #include <sched.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -20,9 +18,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "phub/base/clock.h"
+#include "tests/unit/cmocka_shim.h"
 #include "tests/unit/shm_rig.h"
 #include "transport/shm_ring.h"
 
@@ -43,7 +40,6 @@ static void arm_sleeps_only_when_there_is_nothing(void **state)
 	struct conn *c;
 	int cookie, fd;
 
-	(void)state;
 	shm_box_open(&b, 8);
 	assert_true(b.q->ops->arm(b.q) >= 0); /* nobody is there yet */
 	c = shm_rig_join(&b, &w, 7);
@@ -98,7 +94,6 @@ static void arm_wakes_for_room(void **state)
 	struct conn *c;
 	int fd;
 
-	(void)state;
 	shm_box_open(&b, 8);
 	c = shm_rig_join(&b, &w, 7);
 	while (shm_rig_push(&w, 0, 1, NULL) == 0)
@@ -176,7 +171,6 @@ static void play_in_processes(
 
 static void no_wake_up_is_lost_between_processes(void **state)
 {
-	(void)state;
 	play_in_processes(20000, shm_rig_sleep, shm_rig_sleep);
 	play_in_processes(5000, shm_rig_sleep, shm_rig_await);
 	play_in_processes(5000, shm_rig_await, shm_rig_sleep);
@@ -202,7 +196,6 @@ static void both_ends_in_threads(void **state)
 	struct shm_box b;
 	struct conn *c;
 
-	(void)state;
 	shm_box_open(&b, 8);
 	REQUIRE(pthread_create(&thread, NULL, play_worker_thread, b.address) == 0);
 	c = shm_box_take(&b, 7);
@@ -241,7 +234,6 @@ static void no_wake_up_is_lost_on_a_full_ring(void **state)
 	struct conn *c;
 	pid_t pid;
 
-	(void)state;
 	shm_box_open(&b, 8);
 	pid = fork();
 	if (pid == 0) {
@@ -453,7 +445,7 @@ static int measure(void)
 	return 0;
 }
 
-int main(int argc, char **argv)
+TEST_PROGRAM(test_shm_sleep)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(arm_sleeps_only_when_there_is_nothing),

@@ -4,15 +4,12 @@
  */
 #include <errno.h>
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "client/scout/site.h"
+#include "tests/unit/cmocka_shim.h"
 #include "tests/unit/site_rig.h"
 
 static const struct site_config bsp = {.algorithm = SITE_BSP, .theta = 1, .momentum = 0.9, .weight_decay = 5e-4};
@@ -53,7 +50,6 @@ static struct plain *plain_create(const struct site_rig *rig)
 
 static void test_bsp(void **state)
 {
-	(void)state;
 	struct site_rig rig;
 	struct plain *p;
 
@@ -124,8 +120,6 @@ static void plain_outer(struct plain *p, const struct site_rig *rig, const struc
 /* Local SGD with each outer optimizer that sites run, running statistics averaged as they are. */
 static void test_local(void **state)
 {
-	(void)state;
-
 	for (int kind = 0; kind < OUTER_COUNT; kind++) {
 		struct site_config config = local;
 		struct site_rig rig;
@@ -162,7 +156,6 @@ static void test_local(void **state)
 /* The box takes the sum for a gradient; what it answers is taken as it is, and what is not trained is averaged. */
 static void test_local_at_the_box(void **state)
 {
-	(void)state;
 	struct site_config config = local;
 	struct site_rig rig;
 
@@ -228,7 +221,6 @@ static unsigned plain_gaia(struct plain *p, const struct site_rig *rig, double r
 /* Rates fall and thresholds change on the way; both sparse and whole tensors must have come. */
 static void test_gaia(void **state)
 {
-	(void)state;
 	const double thetas[] = {0.1, 0, 0.02, 0.3};
 	struct site_rig rig;
 	struct plain *p;
@@ -260,7 +252,6 @@ static void test_gaia(void **state)
 /* With a threshold of 0 all is said at once: the sites stay together, exactly where sums are, as momentum SGD does. */
 static void test_gaia_without_threshold(void **state)
 {
-	(void)state;
 	struct site_config config = gaia;
 	struct site_rig rig;
 	float dense[RIG_ELEMENTS];
@@ -288,7 +279,6 @@ static void test_gaia_without_threshold(void **state)
  */
 static void test_gaia_whole(void **state)
 {
-	(void)state;
 	float weights[3] = {0, 100, 100}, out[3];
 	const float one[3] = {1, 1, 1}, two[3] = {1, 90, 1};
 	const float *gradients[] = {one};
@@ -364,7 +354,6 @@ static void plain_dgc_exchange(struct plain *p, const struct site_rig *rig)
 
 static void test_dgc(void **state)
 {
-	(void)state;
 	struct site_rig rig;
 	struct plain *p;
 
@@ -406,7 +395,6 @@ static void dgc_picks(const float *values, uint32_t count, double theta, const c
 
 static void test_dgc_picks(void **state)
 {
-	(void)state;
 	const float mixed[8] = {1, -3, 3, 0, 2, 3, -3, 0.5f}, odd[4] = {INFINITY, 1, NAN, -INFINITY};
 	const float few[8] = {0, 0, -1, 0, 0, 1e-44f, 0, -0.0f}, close[4] = {1, 1.0000001f, 1, 0.99999994f};
 
@@ -425,7 +413,6 @@ static void test_dgc_picks(void **state)
 /* 25, 6.25, 1.5625 and .390625 % for so many steps each, then theta. .07 of 100 is 7. */
 static void test_dgc_warmup(void **state)
 {
-	(void)state;
 	const unsigned kept[5] = {250, 63, 16, 4, 1};
 	float weights[1000] = {0}, gradient[1000], out[1000];
 	const float *gradients[] = {gradient};
@@ -466,7 +453,6 @@ static uint64_t wire(void *context, const float *values, uint32_t elements)
 
 static void test_wire_is_counted(void **state)
 {
-	(void)state;
 	struct site_config config = dgc;
 	struct site_rig rig;
 	uint64_t head = 1000;
@@ -483,7 +469,6 @@ static void test_wire_is_counted(void **state)
 /* A site without samples offers zeros, and moves with the others. */
 static void test_without_samples(void **state)
 {
-	(void)state;
 	const double shares[2] = {1, 0};
 	struct site_rig rig;
 
@@ -549,7 +534,6 @@ static void join_and_leave(const struct site_config *config)
 /* Of what no step asks for no optimizer makes a step: nothing is left to say, and nothing moves. */
 static void test_extra(void **state)
 {
-	(void)state;
 	struct site_config configs[] = {bsp, local, dgc};
 
 	configs[1].outer = outer_defaults(OUTER_NESTEROV);
@@ -583,7 +567,6 @@ static void test_extra(void **state)
 
 static void test_join_and_leave(void **state)
 {
-	(void)state;
 	struct site_config nesterov = local;
 
 	nesterov.outer = outer_defaults(OUTER_NESTEROV);
@@ -597,7 +580,6 @@ static void test_join_and_leave(void **state)
 /* A sum that does not come: what was offered is offered again, bit for bit, and the exchange can end. */
 static void test_withdraw(void **state)
 {
-	(void)state;
 	const struct site_config *const configs[] = {&bsp, &gaia, &local, &dgc};
 
 	for (unsigned c = 0; c < 4; c++) {
@@ -621,7 +603,6 @@ static void test_withdraw(void **state)
 /* The same calls, the same bits. */
 static void test_deterministic(void **state)
 {
-	(void)state;
 	const struct site_config *const configs[] = {&bsp, &gaia, &local, &dgc};
 
 	for (unsigned c = 0; c < 4; c++) {
@@ -647,7 +628,6 @@ static void test_deterministic(void **state)
 /* The order of an exchange, and what is not there. */
 static void test_exchange_errors(void **state)
 {
-	(void)state;
 	struct site_rig rig;
 	float out[60] = {0};
 	const float *missing[RIG_TENSORS] = {out, NULL, NULL};
@@ -693,8 +673,6 @@ static void test_exchange_errors(void **state)
 
 static void test_thetas(void **state)
 {
-	(void)state;
-
 	assert_true(site_theta_valid(SITE_BSP, 1) && !site_theta_valid(SITE_BSP, 2));
 	assert_true(site_theta_valid(SITE_GAIA, 0) && !site_theta_valid(SITE_GAIA, -0.1));
 	assert_false(site_theta_valid(SITE_GAIA, NAN) || site_theta_valid(SITE_GAIA, INFINITY));
@@ -724,7 +702,6 @@ static void refused(const struct site_config *config)
 
 static void test_init_errors(void **state)
 {
-	(void)state;
 	float weights[2] = {0};
 	struct site_tensor tensor = {weights, 2, true}, none = {NULL, 2, true}, empty = {weights, 0, true};
 	struct site_config good = {
@@ -769,7 +746,7 @@ static void test_init_errors(void **state)
 	site_fini(&site);
 }
 
-int main(void)
+TEST_PROGRAM(test_site)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_bsp),

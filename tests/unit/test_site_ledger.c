@@ -7,15 +7,12 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "client/scout/site.h"
+#include "tests/unit/cmocka_shim.h"
 #include "tests/unit/site_rig.h"
 
 enum { STEPS = 120, SEEDS = 20 };
@@ -173,8 +170,6 @@ static void run(enum site_algorithm algorithm, bool whole, uint64_t seed)
 
 static void test_whole(void **state)
 {
-	(void)state;
-
 	for (uint64_t seed = 1; seed <= SEEDS; seed++) {
 		for (int algorithm = 0; algorithm < SITE_ALGORITHM_COUNT; algorithm++)
 			run(algorithm, true, seed);
@@ -183,8 +178,6 @@ static void test_whole(void **state)
 
 static void test_real(void **state)
 {
-	(void)state;
-
 	for (uint64_t seed = 1; seed <= SEEDS; seed++) {
 		for (int algorithm = 0; algorithm < SITE_ALGORITHM_COUNT; algorithm++)
 			run(algorithm, false, seed);
@@ -194,8 +187,6 @@ static void test_real(void **state)
 /* Where the others have other common weights, what a site has moved by itself stays on top; alike, no bit moves. */
 static void test_rebase(void **state)
 {
-	(void)state;
-
 	for (int algorithm = 0; algorithm < SITE_ALGORITHM_COUNT; algorithm++) {
 		const struct site_config config = config_of(algorithm, true);
 		float common[60], moved[60], before[60];
@@ -222,7 +213,7 @@ static void test_rebase(void **state)
 	}
 }
 
-int main(void)
+TEST_PROGRAM(test_site_ledger)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_whole),

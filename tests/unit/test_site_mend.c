@@ -60,7 +60,6 @@ static bool sound(const float *values, size_t count)
 /* One bad gradient of one site: what it says afterwards is numbers, and all but Gaia's weights are, too. */
 static void test_it_comes_out(void **state)
 {
-	(void)state;
 	for (unsigned a = 0; a < SITE_ALGORITHM_COUNT; a++) {
 		const struct site_config config = config_of((enum site_algorithm)a);
 		struct site_rig rig;
@@ -94,7 +93,6 @@ static void test_not_amid_an_exchange(void **state)
 	struct site_rig rig;
 	float said[RIG_ELEMENTS];
 
-	(void)state;
 	rig_init(&rig, 1, &config, NULL, 7);
 	step(&rig, 0, true);
 	assert_int_equal(site_offer(&rig.sites[0], 0, said), 0);
@@ -107,7 +105,6 @@ static void test_not_amid_an_exchange(void **state)
 /* A mask that is neither trained nor exchanged may be infinite; where it is exchanged it may not. */
 static void test_what_counts(void **state)
 {
-	(void)state;
 	for (unsigned a = 0; a < SITE_ALGORITHM_COUNT; a++) {
 		const struct site_config config = config_of((enum site_algorithm)a);
 		struct site_rig rig;
@@ -123,7 +120,6 @@ static void test_what_counts(void **state)
 /* What it has moved by itself is no number: it has what is common, and nothing on top. */
 static void test_rebase_of_none(void **state)
 {
-	(void)state;
 	for (unsigned a = 0; a < SITE_ALGORITHM_COUNT; a++) {
 		const struct site_config config = config_of((enum site_algorithm)a);
 		float common[RIG_ELEMENTS];
@@ -139,27 +135,13 @@ static void test_rebase_of_none(void **state)
 	}
 }
 
-/* 3 PB, which no machine has. A sanitizer, whose library asks for these, says so as malloc() does. */
-__attribute__((visibility("default"))) const char *__asan_default_options(void);
-__attribute__((visibility("default"))) const char *__tsan_default_options(void);
-
-const char *__asan_default_options(void)
-{
-	return "allocator_may_return_null=1";
-}
-
-const char *__tsan_default_options(void)
-{
-	return "allocator_may_return_null=1";
-}
-
+/* 3 PB, which no machine has. */
 static void test_memory_that_is_not_there(void **state)
 {
 	static struct site_tensor tensors[SITE_TENSORS_MAX];
 	float weight = 0;
 	struct err e = {0};
 
-	(void)state;
 	for (unsigned t = 0; t < SITE_TENSORS_MAX; t++)
 		tensors[t] = (struct site_tensor){&weight, UINT32_MAX, true};
 	for (unsigned a = 0; a < SITE_ALGORITHM_COUNT; a++) {
@@ -177,7 +159,7 @@ static void test_memory_that_is_not_there(void **state)
 	}
 }
 
-int main(void)
+TEST_PROGRAM(test_site_mend)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_it_comes_out),

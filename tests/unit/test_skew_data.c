@@ -89,7 +89,6 @@ static void save_raw(int file, const void *bytes, size_t count)
 
 static int fresh(void **state)
 {
-	(void)state;
 	for (int file = 0; file < 4; file++) {
 		fill(file, file < 2 ? TRAIN : TEST);
 		save(file);
@@ -99,13 +98,11 @@ static int fresh(void **state)
 
 static int make_folder(void **state)
 {
-	(void)state;
 	return mkdtemp(folder) ? 0 : -1;
 }
 
 static int remove_folder(void **state)
 {
-	(void)state;
 	for (int file = 0; file < 4; file++)
 		unlink(path_of(file));
 	return rmdir(folder);
@@ -161,7 +158,6 @@ static void test_sets(void **state)
 {
 	static const unsigned sides[] = {14, 28};
 
-	(void)state;
 	for (int s = 0; s < 2; s++) {
 		struct skew_data_config config = good;
 		struct skew_data data;
@@ -194,7 +190,6 @@ static void test_splits(void **state)
 	struct skew_data data;
 	struct err e = {0};
 
-	(void)state;
 	config.valid_count = 0;
 	config.train_count = TRAIN;
 	assert_int_equal(skew_data_load(&config, &data, &e), 0);
@@ -209,7 +204,6 @@ static void test_environment(void **state)
 	struct skew_data data;
 	struct err e = {0};
 
-	(void)state;
 	config.folder = NULL;
 	assert_int_equal(setenv("FASHION_MNIST", folder, 1), 0);
 	assert_int_equal(skew_data_load(&config, &data, &e), 0);
@@ -224,7 +218,6 @@ static void test_asked(void **state)
 {
 	struct skew_data_config config = good;
 
-	(void)state;
 	config.side = 7;
 	refused_as(&config, -EINVAL, "use 14 or 28");
 	config = good;
@@ -351,7 +344,7 @@ static void test_contents(void **state)
 	refused(-EBADMSG, "one grey");
 }
 
-int main(void)
+TEST_PROGRAM(test_skew_data)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup(test_sets, fresh),

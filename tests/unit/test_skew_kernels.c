@@ -29,7 +29,6 @@ static float *numbers(size_t count)
 
 static int seed(void **state)
 {
-	(void)state;
 	skew_random_init(&random_, 1, SKEW_PROBE, 0);
 	return 0;
 }
@@ -51,7 +50,6 @@ static void test_gemm(void **state)
 	float *a = numbers(MOST), *b = numbers(MOST), *c = numbers(MOST), *before = numbers(MOST),
 	      *base = numbers(MOST);
 
-	(void)state;
 	for (unsigned i = 0; i < 400; i++) {
 		const bool turned = i & 1;
 		struct skew_gemm g = {.m = 1 + i % 19, .n = SKEW_LANES * (1 + i % 3), .k = i % 40, .add = i & 2};
@@ -88,7 +86,6 @@ static void test_surroundings(void **state)
 {
 	static const struct skew_shape shapes[] = {{2, 5, 1}, {3, 4, 16}, {1, 1, 2}};
 
-	(void)state;
 	for (int s = 0; s < 3; s++) {
 		const size_t images = shapes[s].images, side = shapes[s].side, channels = shapes[s].channels;
 		const size_t line = (side + 2) * channels, padded_count = images * (side + 2) * line;
@@ -176,7 +173,6 @@ static void test_pool(void **state)
 {
 	static const struct skew_shape shapes[] = {{2, 14, 16}, {3, 7, 32}, {1, 2, 16}};
 
-	(void)state;
 	for (int s = 0; s < 3; s++) {
 		pool_case(&shapes[s], false);
 		pool_case(&shapes[s], true);
@@ -192,7 +188,6 @@ static void test_columns(void **state)
 	      *scale = numbers(CHANNELS), *shift = numbers(CHANNELS), *out = numbers(ROWS * CHANNELS);
 	float sums[CHANNELS], squares[CHANNELS], products[CHANNELS];
 
-	(void)state;
 	skew_column_sums(x, ROWS, CHANNELS, sums);
 	skew_column_squares(x, ROWS, CHANNELS, mean, squares);
 	skew_column_products(d, x, ROWS, CHANNELS, mean, products);
@@ -226,7 +221,7 @@ static void test_columns(void **state)
 	free(out);
 }
 
-int main(void)
+TEST_PROGRAM(test_skew_kernels)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_gemm),

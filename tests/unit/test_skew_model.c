@@ -229,7 +229,6 @@ static void probe(const struct skew_tensor *t, uint32_t element, double largest)
 /* Of every tensor, all or every so many elements. */
 static void test_gradients(void **state)
 {
-	(void)state;
 	for (unsigned n = 0; n < 3; n++) {
 		struct skew_score score = {0};
 
@@ -253,7 +252,6 @@ static void test_gradients(void **state)
 /* Both sides, all norms, in training and after it. */
 static void test_losses(void **state)
 {
-	(void)state;
 	for (unsigned i = 0; i < 6; i++) {
 		struct skew_score trained = {0}, evaluated = {0};
 
@@ -272,7 +270,6 @@ static void test_running(void **state)
 	const unsigned pixels = 14 * 14, count = IMAGES * pixels;
 	struct skew_score score = {0};
 
-	(void)state;
 	make(SKEW_NORM_BATCH, 14);
 	skew_model_gradient(&model, scratch, weights, &set, samples, IMAGES, gradient, &score);
 	for (unsigned i = 0; i < IMAGES * pixels; i++)
@@ -297,7 +294,6 @@ static void test_evaluate(void **state)
 {
 	static const uint32_t all[POOL] = {0, 1, 2, 3, 4, 5};
 
-	(void)state;
 	for (unsigned n = 0; n < 3; n++) {
 		struct skew_score at_once = {0}, named = {0}, singly = {0};
 
@@ -322,7 +318,6 @@ static void test_table(void **state)
 {
 	static const uint32_t wanted[3][2] = {{7690, 7690}, {7738, 7834}, {7738, 7738}};
 
-	(void)state;
 	for (unsigned n = 0; n < 3; n++) {
 		uint32_t at = 0;
 		bool trained = true;
@@ -350,7 +345,6 @@ static void test_same(void **state)
 	static float again[ELEMENTS_MAX], other[ELEMENTS_MAX];
 	struct skew_score first = {0}, second = {0};
 
-	(void)state;
 	for (unsigned n = 0; n < 3; n++) {
 		make(norms[n], 14);
 		memcpy(again, weights, sizeof(again));
@@ -376,7 +370,6 @@ static void test_refused(void **state)
 	struct skew_model kept = {.side = 42};
 	struct err e = {0};
 
-	(void)state;
 	assert_int_equal(skew_model_init(&kept, SKEW_NORM_GROUP, 15, &e), -EINVAL);
 	assert_non_null(strstr(e.text, "use 14 or 28"));
 	assert_int_equal(skew_model_init(&kept, (enum skew_norm)3, 14, &e), -EINVAL);
@@ -385,7 +378,7 @@ static void test_refused(void **state)
 	skew_scratch_destroy(NULL);
 }
 
-int main(void)
+TEST_PROGRAM(test_skew_model)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_gradients),

@@ -24,7 +24,6 @@ static int make_labels(void **state)
 {
 	struct skew_random r;
 
-	(void)state;
 	skew_random_init(&r, 9, SKEW_PROBE, 0);
 	for (int i = 0; i < COUNT; i++) {
 		labels[i] = (uint8_t)skew_random_below(&r, SKEW_CLASSES);
@@ -74,7 +73,6 @@ static void test_label(void **state)
 {
 	static const unsigned sites[] = {1, 2, 3, 5, 10, 64};
 
-	(void)state;
 	for (int s = 0; s < 6; s++) {
 		for (unsigned percent = 0; percent <= 100; percent += 20) {
 			const unsigned k_count = sites[s], dealt = (unsigned)(COUNT * percent / 100.0 + 0.5);
@@ -102,7 +100,6 @@ static void test_label_sizes(void **state)
 {
 	static const double sizes[] = {1, 4, 0, 2, 3};
 
-	(void)state;
 	for (unsigned percent = 0; percent <= 100; percent += 20) {
 		struct skew_partition p = deal(
 			&(struct skew_partition_config){.sites = 5, .percent = percent, .sizes = sizes, .seed = 3});
@@ -149,7 +146,6 @@ static void test_dirichlet(void **state)
 	} cases[] = {
 		{1e6, 0.2, 0.21}, {1, 0.35, 0.6}, {0.5, 0.45, 0.75}, {0.1, 0.7, 0.99}, {1e-3, 0.97, 1}, {1e-6, 1, 1}};
 
-	(void)state;
 	for (int i = 0; i < 6; i++) {
 		struct skew_partition p = deal(&(struct skew_partition_config){
 			.sites = 5, .kind = SKEW_BY_DIRICHLET, .alpha = cases[i].alpha, .seed = 1});
@@ -167,7 +163,6 @@ static void test_dirichlet_sizes(void **state)
 	struct skew_partition p = deal(&(struct skew_partition_config){
 		.sites = 3, .kind = SKEW_BY_DIRICHLET, .alpha = 1e5, .sizes = sizes, .seed = 2});
 
-	(void)state;
 	for (unsigned k = 0; k < 3; k++)
 		assert_true(fabs(count_of(k) - COUNT * sizes[k] / 4) < 0.02 * COUNT);
 	assert_int_equal(count_of(1), 0);
@@ -180,7 +175,6 @@ static void test_seeds(void **state)
 {
 	static const enum skew_kind kinds[] = {SKEW_BY_LABEL, SKEW_BY_DIRICHLET};
 
-	(void)state;
 	for (int i = 0; i < 2; i++) {
 		struct skew_partition_config config = {
 			.sites = 4, .kind = kinds[i], .percent = 50, .alpha = 1, .seed = 7};
@@ -217,7 +211,6 @@ static void test_refused(void **state)
 	struct skew_partition p;
 	struct err e = {0};
 
-	(void)state;
 	refused((struct skew_partition_config){.sites = 0}, "use 1 to 64");
 	refused((struct skew_partition_config){.sites = 65}, "use 1 to 64");
 	for (int i = 0; i < 4; i++)
@@ -238,7 +231,6 @@ static void test_nothing(void **state)
 	struct skew_partition p;
 	struct err e = {0};
 
-	(void)state;
 	assert_int_equal(skew_partition_init(&p, &(struct skew_partition_config){.sites = 3}, NULL, 0, &e), 0);
 	assert_int_equal(p.begin[3], 0);
 	skew_partition_fini(&p);
@@ -256,7 +248,6 @@ static void test_feed(void **state)
 	uint32_t batch[7], same[7], *times = calloc(COUNT, sizeof(*times));
 	bool differ = false;
 
-	(void)state;
 	assert_int_equal(skew_feed_init(&feed, &p, 4, 1), 0);
 	assert_int_equal(skew_feed_init(&twin, &p, 4, 1), 0);
 	assert_int_equal(skew_feed_init(&other, &p, 4, 2), 0);
@@ -287,7 +278,7 @@ static void test_feed(void **state)
 	free(times);
 }
 
-int main(void)
+TEST_PROGRAM(test_skew_partition)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_label),

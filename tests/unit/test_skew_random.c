@@ -19,7 +19,6 @@ static void test_streams(void **state)
 		uint64_t index;
 	} others[] = {{2, SKEW_FEED, 0}, {1, SKEW_WEIGHTS, 0}, {1, SKEW_FEED, 1}};
 
-	(void)state;
 	skew_random_init(&a, 1, SKEW_FEED, 0);
 	skew_random_init(&b, 1, SKEW_FEED, 0);
 	for (int i = 0; i < 10; i++)
@@ -37,7 +36,6 @@ static void test_below(void **state)
 	unsigned counts[7] = {0};
 	struct skew_random r;
 
-	(void)state;
 	skew_random_init(&r, 3, SKEW_FEED, 0);
 	for (int i = 0; i < DRAWS; i++)
 		counts[skew_random_below(&r, 7)]++;
@@ -77,7 +75,6 @@ static double gamma_large(struct skew_random *r)
 
 static void test_moments(void **state)
 {
-	(void)state;
 	moments(skew_random_unit, 0.5, 1.0 / 12);
 	moments(skew_random_normal, 0, 1);
 	moments(gamma_small, 0.5, 0.5);
@@ -89,7 +86,6 @@ static void test_shuffle(void **state)
 	unsigned first[5] = {0};
 	struct skew_random r;
 
-	(void)state;
 	skew_random_init(&r, 5, SKEW_FEED, 0);
 	for (int i = 0; i < DRAWS; i++) {
 		uint32_t values[5] = {0, 1, 2, 3, 4}, seen = 0;
@@ -105,7 +101,7 @@ static void test_shuffle(void **state)
 	skew_random_shuffle(&r, NULL, 0);
 }
 
-int main(void)
+TEST_PROGRAM(test_skew_random)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_streams),

@@ -25,7 +25,6 @@ static struct rival begun(enum rival_kind kind, double theta, const float *commo
 
 static void test_variance(void **state)
 {
-	(void)state;
 	assert_true(rival_variance((const double[]){5, 1}) == 4);
 	assert_true(rival_variance((const double[]){1, -1}) == 0);
 }
@@ -37,7 +36,6 @@ static void test_first_direction(void **state)
 	struct rival a = begun(RIVAL_FDA, 1, zeros, 3), b = begun(RIVAL_FDA, 1, zeros, 3);
 	double square = 0;
 
-	(void)state;
 	for (int i = 0; i < 3; i++) {
 		float moved[3] = {0};
 		double of_a[2], of_b[2];
@@ -60,7 +58,6 @@ static void test_state(void **state)
 	struct rival r = begun(RIVAL_FDA, 0.9, first, 2);
 	double of_site[2], of_other[2];
 
-	(void)state;
 	rival_averaged(&r, second);
 	rival_state(&r, site, of_site);
 	assert_true(of_site[0] == 1 && fabs(of_site[1] - 0.6) < 1e-12);
@@ -81,7 +78,6 @@ static void test_fda(void **state)
 	const float zero = 0;
 	struct rival r = begun(RIVAL_FDA, 4, &zero, 1);
 
-	(void)state;
 	assert_false(rival_step(&r, &(struct rival_news){.state = {5, 1}}));
 	assert_true(rival_step(&r, &(struct rival_news){.state = {5.1, 1}}));
 	assert_int_equal(r.bytes, 16); /* two floats a step */
@@ -92,7 +88,6 @@ static void test_fda(void **state)
 
 static void test_qsr_rule(void **state)
 {
-	(void)state;
 	assert_int_equal(rival_qsr(0.1, 0.05, 1), 4);
 	assert_int_equal(rival_qsr(0.125, 0.05, 1), 6); /* 6.25 */
 	assert_int_equal(rival_qsr(0.1, 0.005, 1), 400);
@@ -111,7 +106,6 @@ static void test_qsr(void **state)
 		{0.1, false}, {0.1, true},                                        /* base */
 		{0.04, false}, {1, false}, {1, false}, {1, false}, {1, false}, {1, true}};
 
-	(void)state;
 	for (unsigned i = 0; i < sizeof(steps) / sizeof(steps[0]); i++) {
 		assert_int_equal(rival_step(&r, &(struct rival_news){.rate = steps[i].rate}), steps[i].due);
 		if (steps[i].due)
@@ -125,7 +119,6 @@ static void test_qsr(void **state)
 
 static void test_adacomm_rule(void **state)
 {
-	(void)state;
 	assert_int_equal(rival_adacomm(2, 0.5, 16, 16), 8);
 	assert_int_equal(rival_adacomm(2, 1, 10, 10), 8);  /* 7.07 */
 	assert_int_equal(rival_adacomm(2, 1.9, 10, 8), 4); /* 9.7: it would rise */
@@ -144,7 +137,6 @@ static void test_adacomm(void **state)
 	struct rival r = begun(RIVAL_ADACOMM, 4, NULL, 0);
 	unsigned averages[16] = {0}, count = 0;
 
-	(void)state;
 	for (unsigned step = 1; step <= 17; step++) {
 		/* Losses that nobody asked for are far off. */
 		const double loss = step == 1 ? 4 : step == 9 || step == 15 ? 1 : 1000;
@@ -170,7 +162,6 @@ static void test_refused(void **state)
 	struct rival r;
 	struct err e;
 
-	(void)state;
 	for (unsigned i = 0; i < 12; i++) {
 		struct rival_config c = good;
 
@@ -197,7 +188,7 @@ static void test_refused(void **state)
 	}
 }
 
-int main(void)
+TEST_PROGRAM(test_skew_rivals)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_variance),

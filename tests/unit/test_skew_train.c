@@ -41,7 +41,6 @@ static void make_set(struct skew_set *set, uint64_t seed)
 
 static int make_data(void **state)
 {
-	(void)state;
 	make_set(&made.train, 1);
 	make_set(&made.valid, 2);
 	make_set(&made.test, 3);
@@ -50,7 +49,6 @@ static int make_data(void **state)
 
 static int drop_data(void **state)
 {
-	(void)state;
 	skew_data_fini(&made);
 	return 0;
 }
@@ -94,8 +92,7 @@ static void load(const struct skew_data_config *config, struct skew_data *data)
 	struct err e = {0};
 
 	if (skew_data_load(config, data, &e) == -ENOENT) {
-		printf("%s\n", e.text);
-		skip();
+		skip_because(e.text);
 	}
 }
 
@@ -115,7 +112,6 @@ static void test_fashion(void **state)
 	struct skew_data data;
 	struct err e = {0};
 
-	(void)state;
 	load(&small_data, &data);
 	for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		struct skew_train_config config = skew_train_defaults();
@@ -139,7 +135,6 @@ static void test_together(void **state)
 {
 	struct skew_train_config config = small(SITE_BSP, SKEW_NORM_GROUP);
 
-	(void)state;
 	config.steps = 60;
 	config.split.sites = 5;
 	config.split.percent = 100;
@@ -163,7 +158,6 @@ static void test_together(void **state)
 
 static void test_repeats(void **state)
 {
-	(void)state;
 	for (unsigned i = 0; i < 12; i++) {
 		struct skew_train_config config = small((enum site_algorithm)(i / 3), (enum skew_norm)(i % 3));
 		const struct skew_result a = run(&config), b = run(&config);
@@ -179,7 +173,6 @@ static void test_repeats(void **state)
 /* One site needs nobody: then BSP and who never talks are plain SGD, bit for bit. */
 static void test_alone(void **state)
 {
-	(void)state;
 	for (unsigned norm = 0; norm < 3; norm++) {
 		struct skew_train_config config = small(SITE_BSP, (enum skew_norm)norm);
 		struct skew_result bsp;
@@ -197,7 +190,6 @@ static void test_bytes(void **state)
 	struct skew_train_config config = small(SITE_BSP, SKEW_NORM_BATCH);
 	struct skew_result result = run(&config);
 
-	(void)state;
 	assert_int_equal(result.bytes, 12 * 4 * 7738);
 	assert_int_equal(result.exchanges, 12);
 	assert_true(result.bytes_wire >= result.bytes);
@@ -257,7 +249,6 @@ static void test_scouted(void **state)
 	struct windows seen = {.count = 0};
 	struct skew_result result;
 
-	(void)state;
 	config.scout = &scout;
 	config.probe = 30;
 	config.tell = note;
@@ -312,7 +303,6 @@ static struct skew_train_config watched(
  * does or not, weights are the same. */
 static void test_trials(void **state)
 {
-	(void)state;
 	for (unsigned a = 0; a <= SITE_LOCAL; a++)
 		for (unsigned norm = SKEW_NORM_BATCH; norm <= SKEW_NORM_GROUP; norm++) {
 			struct scout_config scout;
@@ -345,7 +335,6 @@ static void test_norms(void **state)
 	struct skew_data data;
 	struct err e = {0};
 
-	(void)state;
 	load(&part, &data);
 	for (unsigned a = 0; a <= SITE_LOCAL; a++)
 		for (unsigned norm = SKEW_NORM_BATCH; norm <= SKEW_NORM_GROUP; norm++) {
@@ -374,7 +363,6 @@ static void test_phase(void **state)
 	struct scout_config scout = fixed_scout();
 	struct windows seen = {.count = 0};
 
-	(void)state;
 	config.split.percent = 100;
 	config.scout = &scout;
 	config.probe = 100;
@@ -410,7 +398,6 @@ static void test_logged(void **state)
 	struct scout_config scout = fixed_scout();
 	size_t bytes = 0;
 
-	(void)state;
 	config.scout = &scout;
 	config.probe = 30;
 	config.log = &log;
@@ -471,7 +458,6 @@ static void test_rivals(void **state)
 		{{RIVAL_ADACOMM, 4, .base = 1, .every = 100}, 4, 4},
 	};
 
-	(void)state;
 	for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		struct skew_train_config config = small(SITE_LOCAL, SKEW_NORM_BATCH);
 		struct skew_result fixed, ruled;
@@ -504,7 +490,6 @@ static void test_empty_site(void **state)
 {
 	static const double sizes[] = {1, 1, 0};
 
-	(void)state;
 	for (unsigned i = 0; i < 4; i++) {
 		struct skew_train_config config = small(i / 2 ? SITE_LOCAL : SITE_BSP, SKEW_NORM_GROUP);
 		struct skew_result two, three;
@@ -526,7 +511,6 @@ static void test_weighted(void **state)
 	static const double sizes[] = {1, 3};
 	struct skew_train_config config = small(SITE_LOCAL, SKEW_NORM_GROUP), weighted;
 
-	(void)state;
 	config.split.percent = 0;
 	config.split.sites = 2;
 	weighted = config;
@@ -543,7 +527,6 @@ static void test_drift(void **state)
 	struct skew_train_config config = small(SITE_BSP, SKEW_NORM_GROUP), drifts;
 	const struct skew_result still = run(&config);
 
-	(void)state;
 	drifts = config;
 	drifts.phase_count = 2;
 	drifts.phases[0] = (struct skew_phase){12, 0}; /* after the end */
@@ -580,7 +563,6 @@ static void test_refused(void **state)
 	struct skew_data nothing = made;
 	struct scout_config scout;
 
-	(void)state;
 	scout_defaults(&scout);
 	scout.theta_count = 1;
 	c.steps = 0;
@@ -633,7 +615,7 @@ static void test_refused(void **state)
 	refused(&good, &nothing, "no site has samples");
 }
 
-int main(void)
+TEST_PROGRAM(test_skew_train)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_fashion),

@@ -88,7 +88,6 @@ static void test_there_and_back(void **state)
 	static const uint32_t shares[] = {0, 1, 4, 30, 120, 300, 600, 900, 1000};
 	static const size_t counts[] = {0, 1, 2, 3, 7, 8, 9, 63, 64, 65, 127, 128, 1000, 8192, ELEMENTS};
 
-	(void)state;
 	for (unsigned d = 0; d < DTYPE_COUNT; d++)
 		for (unsigned s = 0; s < sizeof(shares) / sizeof(shares[0]); s++)
 			for (unsigned c = 0; c < sizeof(counts) / sizeof(counts[0]); c++)
@@ -102,7 +101,6 @@ static void test_form(void **state)
 	static uint8_t coded[sizeof(data)];
 	size_t bytes;
 
-	(void)state;
 	memset(data, 0, sizeof(data));
 	for (unsigned i = 0; i < 8192; i += 16)
 		data[i] = 1;
@@ -127,7 +125,6 @@ static void test_gaps(void **state)
 	uint8_t *data = calloc(count, 2), *coded = malloc(count * 2);
 	size_t at = 0;
 
-	(void)state;
 	assert_true(data && coded);
 	for (unsigned i = 0; i < 6; i++) {
 		at += gaps[i];
@@ -148,7 +145,6 @@ static void test_refused(void **state)
 	static uint8_t coded[sizeof(data)], other[sizeof(data)];
 	size_t bytes;
 
-	(void)state;
 	for (unsigned form = 0; form < 2; form++) {
 		memset(data, 0, sizeof(data));
 		for (unsigned i = 3; i < 100; i += form == SPARSE_BITMAP ? 3 : 31)
@@ -176,7 +172,7 @@ static void test_refused(void **state)
 	}
 }
 
-int main(void)
+TEST_PROGRAM(test_sparse)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_there_and_back),

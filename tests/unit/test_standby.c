@@ -3,17 +3,14 @@
  * A box that mirrors its jobs, against a standby that the test plays: its session is a table of functions here, its
  * data connections are of the transport in memory.
  */
+#include "tests/unit/cmocka_shim.h"
 #include "tests/unit/control_rig.h"
 
 #include <errno.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "phub/control/job.h"
 #include "phub/control/standby.h"
@@ -54,8 +51,6 @@ static struct call_peer {
 
 static int there_open(void *ctx, const struct call_target *target, struct call_peer **out, struct err *e)
 {
-	(void)ctx;
-	(void)e;
 	there.opened++;
 	snprintf(there.job, sizeof(there.job), "%s", target->job);
 	snprintf(there.secret, sizeof(there.secret), "%.*s", (int)target->secret_bytes,
@@ -70,7 +65,6 @@ static int there_open(void *ctx, const struct call_target *target, struct call_p
 
 static int there_step(struct call_peer *p, uint64_t now_ns, struct err *e)
 {
-	(void)now_ns;
 	if (p->absent)
 		return err_set(e, -ECONNREFUSED, "nobody is there");
 	if (p->lost.code)
@@ -106,7 +100,6 @@ static void there_session(const struct call_peer *p, uint64_t *session, const ui
 
 static int there_address(const struct call_peer *p, const char *transport, char *out, size_t bytes, struct err *e)
 {
-	(void)e;
 	assert_string_equal(transport, "loop");
 	snprintf(out, bytes, "%s", p->address);
 	return 0;
@@ -338,7 +331,6 @@ static void test_whole(void **state)
 	Phub__MirrorState echo = PHUB__MIRROR_STATE__INIT;
 	const Phub__Mirror *m;
 
-	(void)state;
 	begin(&rig, a, &summed, NULL);
 	there_turns();
 	assert_string_equal(there.job, "demo");
@@ -386,7 +378,6 @@ static void test_full(void **state)
 	Phub__MirrorState echo = PHUB__MIRROR_STATE__INIT;
 	unsigned said;
 
-	(void)state;
 	begin(&rig, a, &summed, NULL);
 	there_turns();
 	there_start();
@@ -427,7 +418,6 @@ static void test_paused(void **state)
 	struct actor a[2];
 	struct err e;
 
-	(void)state;
 	begin(&rig, a, &summed, NULL);
 	mirror(&rig);
 	assert_false(state_said()->paused);
@@ -447,7 +437,6 @@ static void test_lost_where_a_standby_is(void **state)
 	struct rig rig;
 	struct actor a[2];
 
-	(void)state;
 	begin(&rig, a, &summed, NULL);
 	mirror(&rig);
 	actor_hang_up(&a[0]);
@@ -470,7 +459,6 @@ static void test_draining(void **state)
 	struct actor a[2];
 	struct err e;
 
-	(void)state;
 	begin(&rig, a, &summed, NULL);
 	mirror(&rig);
 	assert_int_equal(job_operate(&rig.box->control, "drain", "demo", "a rack is moved", NULL, 0, NULL, &e), 0);
@@ -489,7 +477,6 @@ static void test_going_down(void **state)
 	struct rig rig;
 	struct actor a[2];
 
-	(void)state;
 	begin(&rig, a, &summed, NULL);
 	mirror(&rig);
 	control_stop(&rig.box->control);
@@ -505,7 +492,6 @@ static void test_backoff(void **state)
 	struct rig rig;
 	struct actor a[2];
 
-	(void)state;
 	begin(&rig, a, &summed, NULL);
 	there.absent = true;
 	there_turns();
@@ -534,7 +520,6 @@ static void test_silent(void **state)
 	struct rig rig;
 	struct actor a[2];
 
-	(void)state;
 	begin(&rig, a, &summed, NULL);
 	there_turns();
 	assert_int_equal(state_of(&rig), STANDBY_AGREEING);
@@ -557,7 +542,6 @@ static void test_broken(void **state)
 	struct rig rig;
 	struct actor a[2];
 
-	(void)state;
 	begin(&rig, a, &summed, NULL);
 	mirror(&rig);
 	err_set(&there.lost, -ECONNRESET, "it fell");
@@ -582,7 +566,6 @@ static void test_barrier(void **state)
 	struct rig rig;
 	struct actor a[2];
 
-	(void)state;
 	begin(&rig, a, &summed, NULL);
 	mirror(&rig);
 	actor_barrier(&a[0], 1);
@@ -612,7 +595,6 @@ static void test_hyper(void **state)
 	struct actor a[2];
 	const Phub__Mirror *m;
 
-	(void)state;
 	begin(&rig, a, &job, NULL);
 	there.absent = true;
 	there_turns();
@@ -645,7 +627,6 @@ static void test_taken(void **state)
 	struct rig rig;
 	struct actor a[2];
 
-	(void)state;
 	begin(&rig, a, &summed, NULL);
 	mirror(&rig);
 	taken.text = (char *)(uintptr_t) "they came at noon";
@@ -667,7 +648,6 @@ static void test_hyper_is_not_taken(void **state)
 	struct rig rig;
 	struct actor a[2];
 
-	(void)state;
 	begin(&rig, a, &job, NULL);
 	rig.box->control.jobs->generation->store.shards[0]->hypers.newest[0]++;
 	for (uint32_t i = 0; i < 2; i++)
@@ -686,7 +666,6 @@ static void test_async(void **state)
 	struct rig rig;
 	struct actor a[2];
 
-	(void)state;
 	begin(&rig, a, &job, NULL);
 	there_turns();
 	assert_int_equal(state_of(&rig), STANDBY_OFF);
@@ -701,7 +680,6 @@ static void test_encrypted(void **state)
 	struct rig rig;
 	struct actor a[2];
 
-	(void)state;
 	begin_encrypts = true;
 	begin(&rig, a, &summed, NULL);
 	begin_encrypts = false;
@@ -732,7 +710,6 @@ static void test_rekey(void **state)
 	struct rig rig;
 	struct actor a[2];
 
-	(void)state;
 	begin(&rig, a, &summed, NULL);
 	mirror(&rig);
 	for (uint32_t i = 0; i < 2; i++)
@@ -744,7 +721,7 @@ static void test_rekey(void **state)
 	finish(&rig, a);
 }
 
-int main(void)
+TEST_PROGRAM(test_standby)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_whole),

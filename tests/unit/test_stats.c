@@ -36,7 +36,6 @@ static void check_error(uint64_t value)
 
 static void test_every_power_of_two_and_its_neighbours(void **state)
 {
-	(void)state;
 	for (unsigned bit = 0; bit < 64; bit++) {
 		uint64_t power = 1ull << bit;
 
@@ -51,7 +50,6 @@ static void test_every_power_of_two_and_its_neighbours(void **state)
 
 static void test_empty(void **state)
 {
-	(void)state;
 	stats_histogram_init(&histogram);
 	assert_int_equal(stats_histogram_count(&histogram), 0);
 	assert_int_equal(stats_histogram_percentile(&histogram, 99), 0);
@@ -60,7 +58,6 @@ static void test_empty(void **state)
 
 static void test_percentiles(void **state)
 {
-	(void)state;
 	stats_histogram_init(&histogram);
 	for (uint64_t value = 1; value <= 1000; value++)
 		stats_histogram_add(&histogram, value * 1000);
@@ -81,7 +78,6 @@ static void test_merge(void **state)
 {
 	static struct stats_histogram other;
 
-	(void)state;
 	stats_histogram_init(&histogram);
 	stats_histogram_init(&other);
 	for (uint64_t value = 0; value < 50; value++) {
@@ -103,7 +99,6 @@ static _Atomic bool writer_done;
 
 static void *write_numbers(void *ctx)
 {
-	(void)ctx;
 	for (uint64_t i = 1; i <= ADDS; i++) {
 		stats_add(&counter, 3);
 		stats_histogram_add(&histogram, i);
@@ -119,7 +114,6 @@ static void test_read_while_written(void **state)
 	uint64_t last = 0, last_count = 0;
 	pthread_t writer;
 
-	(void)state;
 	stats_histogram_init(&histogram);
 	assert_int_equal(pthread_create(&writer, NULL, write_numbers, NULL), 0);
 	while (!atomic_load(&writer_done)) {
@@ -139,7 +133,7 @@ static void test_read_while_written(void **state)
 	assert_int_equal(stats_histogram_percentile(&histogram, 100), ADDS);
 }
 
-int main(void)
+TEST_PROGRAM(test_stats)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_every_power_of_two_and_its_neighbours),

@@ -10,8 +10,6 @@
 #include <netinet/in.h>
 #include <poll.h>
 #include <sched.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,8 +20,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
+#include "tests/unit/cmocka_shim.h"
+#include "tests/unit/libc_rig.h"
 #include "transport/sock.h"
 #include "transport/stream.h"
 
@@ -106,7 +104,6 @@ static void try_host(const char *listen_host, const char *dial_host, const char 
 
 static void test_ipv4(void **state)
 {
-	(void)state;
 	try_host("127.0.0.1", "127.0.0.1", "127.0.0.1:", "127.0.0.1:");
 	try_host("0.0.0.0", "127.0.0.2", "*:", "127.0.0.1:");
 }
@@ -123,16 +120,14 @@ static int has_ipv6(void)
 
 static void test_ipv6(void **state)
 {
-	(void)state;
 	if (!has_ipv6())
-		skip();
+		skip_because("no IPv6 on loopback here");
 	try_host("::1", "::1", "[::1]:", "[::1]:");
 }
 
 /* "" listens for both families; "localhost" is tried with all its addresses. */
 static void test_any_and_names(void **state)
 {
-	(void)state;
 	try_host("", "127.0.0.1", "*:", "127.0.0.1:");
 	if (has_ipv6())
 		try_host("", "::1", "*:", "[::1]:");
@@ -141,22 +136,19 @@ static void test_any_and_names(void **state)
 
 /* --- names that take their time ---------------------------------------------------------------- */
 
-/* Stands before the C library's: "slow.test" is 127.0.0.1 after two seconds, "none.test" unknown after a moment. */
-int getaddrinfo(const char *host, const char *service, const struct addrinfo *hints, struct addrinfo **out)
+/* "slow.test" is 127.0.0.1 after two seconds, "none.test" unknown after a moment. */
+static int slow_lookup(const char **host, const struct addrinfo *hints)
 {
-	int (*real)(const char *, const char *, const struct addrinfo *, struct addrinfo **);
-	void *found = dlsym(RTLD_NEXT, "getaddrinfo");
 	int numeric = hints && hints->ai_flags & AI_NUMERICHOST;
 
-	memcpy(&real, &found, sizeof(real));
-	if (host && !numeric && strcmp(host, "slow.test") == 0) {
+	if (*host && !numeric && strcmp(*host, "slow.test") == 0) {
 		sleep(2);
-		host = "127.0.0.1";
-	} else if (host && !numeric && strcmp(host, "none.test") == 0) {
+		*host = "127.0.0.1";
+	} else if (*host && !numeric && strcmp(*host, "none.test") == 0) {
 		usleep(50000);
 		return EAI_NONAME;
 	}
-	return real(host, service, hints, out);
+	return 0;
 }
 
 static int64_t now_ms(void)
@@ -176,7 +168,6 @@ static void test_slow_name(void **state)
 	char byte = 0;
 	int64_t began = now_ms();
 
-	(void)state;
 	listen_on(&ends, "127.0.0.1");
 	assert_int_equal(stream_dial_tcp_later("slow.test", ends.port, NULL, &ends.near, &e), 0);
 	assert_int_equal(ends.near->why.code, -EINPROGRESS);
@@ -204,7 +195,6 @@ static void test_slow_name_closed(void **state)
 	struct err e = {0};
 	int64_t began = now_ms();
 
-	(void)state;
 	assert_int_equal(stream_dial_tcp_later("slow.test", 1, NULL, &s, &e), 0);
 	s->ops->close(s);
 	assert_true(now_ms() - began < 100);
@@ -218,7 +208,6 @@ static void test_unknown_name(void **state)
 	struct err e = {0};
 	char byte = 0;
 
-	(void)state;
 	assert_int_equal(stream_dial_tcp_later("none.test", 1, NULL, &s, &e), 0);
 	wait_for(s->ops->fd(s), POLLIN);
 	assert_int_equal(s->ops->read(s, &byte, 1), -ENOENT);
@@ -239,7 +228,6 @@ static void test_interface(void **state)
 	struct err e = {0};
 	int fd;
 
-	(void)state;
 	assert_int_equal(
 		stream_listen_tcp("127.0.0.1", 0, "nosuch0", &fd, ends.bound, sizeof(ends.bound), &e), -ENODEV);
 	assert_non_null(strstr(e.text, "nosuch0"));
@@ -263,7 +251,6 @@ static void test_listen_errors(void **state)
 	char bound[80];
 	int fd;
 
-	(void)state;
 	listen_on(&ends, "127.0.0.1");
 	assert_int_equal(stream_listen_tcp("127.0.0.1", ends.port, NULL, &fd, bound, sizeof(bound), &e), -EADDRINUSE);
 	assert_non_null(strstr(e.text, "taken"));
@@ -282,7 +269,6 @@ static void test_refused(void **state)
 	struct err e = {0};
 	char byte = 0;
 
-	(void)state;
 	listen_on(&ends, "127.0.0.1");
 	close(ends.listen_fd);
 	if (stream_dial_tcp("127.0.0.1", ends.port, NULL, &ends.near, &e) < 0)
@@ -300,7 +286,6 @@ static void test_end_of_stream(void **state)
 	char byte = 0;
 	ssize_t n;
 
-	(void)state;
 	listen_on(&ends, "127.0.0.1");
 	connect_ends(&ends, "127.0.0.1");
 	assert_carries(ends.near, ends.far, "last words");
@@ -325,7 +310,6 @@ static void test_write_would_block(void **state)
 	struct ends ends;
 	ssize_t n = 0;
 
-	(void)state;
 	listen_on(&ends, "127.0.0.1");
 	connect_ends(&ends, "127.0.0.1");
 	for (int i = 0; i < 10000 && n >= 0; i++)
@@ -340,7 +324,6 @@ static void test_uid_of_closed_peer(void **state)
 	struct ends ends;
 	struct err e = {0};
 
-	(void)state;
 	listen_on(&ends, "127.0.0.1");
 	assert_int_equal(stream_dial_tcp("127.0.0.1", ends.port, NULL, &ends.near, &e), 0);
 	wait_for(ends.listen_fd, POLLIN);
@@ -409,14 +392,13 @@ static void test_uid_among_many(void **state)
 	pid_t child;
 	int status;
 
-	(void)state;
 	child = fork();
 	if (child == 0)
 		_exit(ask_among(40000));
 	assert_int_equal(waitpid(child, &status, 0), child);
 	assert_true(WIFEXITED(status));
 	if (WEXITSTATUS(status) == 77)
-		skip(); /* not root: no namespace of its own */
+		skip_because("needs root, for a network namespace");
 	assert_int_equal(WEXITSTATUS(status), 0);
 }
 
@@ -427,9 +409,8 @@ static void test_uid_of_another_user(void **state)
 	pid_t child;
 	int status;
 
-	(void)state;
 	if (getuid() != 0)
-		skip();
+		skip_because("needs root");
 	listen_on(&ends, "127.0.0.1");
 	child = fork();
 	if (child == 0) {
@@ -453,7 +434,6 @@ static void test_uid_of_another_user(void **state)
 
 static void test_loopback_names(void **state)
 {
-	(void)state;
 	assert_int_equal(stream_host_is_loopback("127.0.0.1"), 1);
 	assert_int_equal(stream_host_is_loopback("127.200.3.4"), 1);
 	assert_int_equal(stream_host_is_loopback("::1"), 1);
@@ -501,7 +481,6 @@ static void test_split(void **state)
 	char longest[300];
 	uint16_t port;
 
-	(void)state;
 	assert_int_equal(sock_split("127.0.0.1:7101", host, &port), 0);
 	assert_string_equal(host, "127.0.0.1");
 	assert_int_equal(port, 7101);
@@ -524,7 +503,6 @@ static void test_tune(void **state)
 {
 	int fd = socket(AF_INET, SOCK_STREAM, 0);
 
-	(void)state;
 	assert_int_equal(sock_tune(fd, NULL), 0);
 	assert_int_equal(sock_tune(fd, "nosuchcontrol"), -ENOENT);
 	close(fd);
@@ -632,7 +610,6 @@ static void frames_with_step(size_t step, size_t largest)
 
 static void test_frames(void **state)
 {
-	(void)state;
 	frames_with_step(1, 70000);
 	frames_with_step(7, 70000);
 	frames_with_step(4096, FRAME_BYTES_MAX);
@@ -647,7 +624,6 @@ static void test_frame_comes_slowly(void **state)
 	const uint8_t *frame;
 	size_t bytes;
 
-	(void)state;
 	memcpy(cut->bytes, "\3\0\0\0abc\2\0\0\0de", 13);
 	for (cut->have = 0; cut->have < 7; cut->have++)
 		assert_int_equal(frame_read(&r, &cut->stream, &frame, &bytes), -EAGAIN);
@@ -683,7 +659,6 @@ static int read_bytes(const void *data, size_t have, int error)
 
 static void test_frame_read_errors(void **state)
 {
-	(void)state;
 	assert_int_equal(read_bytes("\1\0\20\0", 4, -EAGAIN), -EMSGSIZE); /* FRAME_BYTES_MAX + 1 */
 	assert_int_equal(read_bytes("\0\0\20\0", 4, -EAGAIN), -EAGAIN);
 	assert_int_equal(read_bytes("\377\377\377\377", 4, -EAGAIN), -EMSGSIZE);
@@ -700,7 +675,6 @@ static void test_frame_write_bounds(void **state)
 	struct frame_writer w = {.bytes_max = 100};
 	static uint8_t big[FRAME_BYTES_MAX + 1];
 
-	(void)state;
 	assert_int_equal(frame_append(&w, big, 0), -EMSGSIZE);
 	assert_int_equal(frame_append(&w, big, sizeof(big)), -EMSGSIZE);
 	assert_int_equal(frame_append(&w, big, 46), 0);
@@ -728,7 +702,7 @@ static void test_frame_write_bounds(void **state)
 	free(cut);
 }
 
-int main(void)
+TEST_PROGRAM(test_stream)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_ipv4),
@@ -754,5 +728,6 @@ int main(void)
 		cmocka_unit_test(test_frame_write_bounds),
 	};
 
+	libc_rig_lookup = slow_lookup;
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -4,17 +4,15 @@
  * damage does to it.
  */
 #include <errno.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
-#include <cmocka.h>
 #include <openssl/ssl.h>
 
+#include "tests/unit/cmocka_shim.h"
 #include "tests/unit/tls_rig.h"
 #include "transport/stream_tls.h"
 
@@ -113,7 +111,6 @@ static void test_carries(void **state)
 	uint8_t before[STREAM_CHANNEL_BYTES] = {0};
 	char text[3000], out[3000], answer[3000];
 
-	(void)state;
 	for (size_t i = 0; i < sizeof(text); i++)
 		text[i] = (char)('a' + i % 26);
 	text[sizeof(text) - 1] = '\0';
@@ -151,7 +148,6 @@ static void test_unsent(void **state)
 	struct pair *p = pair_open(box, worker, "anything", TLS_WAY_BYTES);
 	char out[64];
 
-	(void)state;
 	assert_int_equal(pair_carry(p, "hello", out, sizeof(out)), 0);
 	p->down.room = 3;
 	assert_int_equal(p->box->ops->write(p->box, "answer", 6), 6);
@@ -195,7 +191,6 @@ static void test_whom(void **state)
 	struct stream_tls *box = box_tls();
 	char out[64], own[STREAM_TLS_PIN_TEXT];
 
-	(void)state;
 	stream_tls_pin(box, own);
 	assert_string_equal(own, files.pin);
 	memcpy(pin_wrong, files.pin, sizeof(pin_wrong));
@@ -228,7 +223,6 @@ static void test_plain(void **state)
 	struct pair *p = pair_open(NULL, worker, "box.test", TLS_WAY_BYTES);
 	char out[64];
 
-	(void)state;
 	assert_int_equal(p->worker->ops->write(p->worker, "the secret words", 16), -EAGAIN);
 	assert_int_equal(p->box->ops->write(p->box, "\x05\0\0\0hello", 9), 9);
 	assert_int_equal(p->worker->ops->read(p->worker, out, sizeof(out)), -EPROTO);
@@ -260,7 +254,6 @@ static void test_version(void **state)
 	char *hello, buf[64];
 	long bytes;
 
-	(void)state;
 	assert_true(SSL_set_max_proto_version(ssl, TLS1_2_VERSION));
 	SSL_set_bio(ssl, in, out);
 	SSL_set_connect_state(ssl);
@@ -281,7 +274,6 @@ static void test_damage(void **state)
 	struct pair *p = pair_open(box, worker, "box.test", TLS_WAY_BYTES);
 	char out[64];
 
-	(void)state;
 	assert_int_equal(pair_carry(p, "hello", out, sizeof(out)), 0);
 	assert_int_equal(p->worker->ops->write(p->worker, "again", 5), 5);
 	p->up.bytes[p->up.put - 3] ^= 1;
@@ -317,7 +309,6 @@ static void test_files(void **state)
 	struct stream_tls *tls = NULL;
 	struct err e = {0};
 
-	(void)state;
 	expect_box("/nowhere", files.key, -ENOENT, "/nowhere");
 	expect_box(files.key, files.key, -EINVAL, "no certificate");
 	expect_box(files.cert, "/nowhere", -ENOENT, "must hold the private key");
@@ -339,19 +330,17 @@ static void test_files(void **state)
 
 static int setup(void **state)
 {
-	(void)state;
 	tls_files_make(&files);
 	return 0;
 }
 
 static int teardown(void **state)
 {
-	(void)state;
 	tls_files_remove(&files);
 	return 0;
 }
 
-int main(void)
+TEST_PROGRAM(test_stream_tls)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_carries),

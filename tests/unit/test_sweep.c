@@ -3,16 +3,13 @@
  * phub bench aggregation's ways of adding: all have the bits of the serial calculation, with keys smaller than a core's
  * share, odd tails, and more cores than there are CPUs; and the check sees what goes wrong.
  */
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "aggregation/dispatch.h"
 #include "phub/cli/sweep.h"
+#include "tests/unit/cmocka_shim.h"
 
 static const uint64_t key_elements[] = {1, 3, 15, 16, 17, 1000, 4095, 20000, 7};
 enum { KEYS = sizeof(key_elements) / sizeof(key_elements[0]) };
@@ -76,7 +73,6 @@ static void test_every_way(void **state)
 	static const enum optimizer_kind optimizers[] = {OPTIMIZER_NONE, OPTIMIZER_NESTEROV, OPTIMIZER_ADAM};
 	static struct sweep s;
 
-	(void)state;
 	for (unsigned i = 0; i < 3; i++) {
 		for (unsigned cores = 1; cores <= 4; cores++) {
 			start(&s, optimizers[i], i + 1, cores);
@@ -103,7 +99,6 @@ static void test_kernels_stream_sums(void **state)
 	static struct sweep s;
 	struct sweep_took took;
 
-	(void)state;
 	noting.sum = note_stores;
 	start(&s, OPTIMIZER_NONE, 2, 1);
 	s.kernels = &noting;
@@ -122,7 +117,6 @@ static void test_check_sees(void **state)
 	struct sweep_took took;
 	const char *key = NULL;
 
-	(void)state;
 	start(&s, OPTIMIZER_NONE, 2, 2);
 	assert_int_equal(turn(&s, &tall, &took), 0);
 	sweep_poison(&s);
@@ -144,7 +138,6 @@ static void test_too_many_cores(void **state)
 	struct sweep s = {.model = &model, .workers = 1, .cores = SWEEP_CORES_MAX, .chunk_bytes = 4096};
 	struct err e;
 
-	(void)state;
 	assert_int_equal(cpu_list_allowed(&s.cpus), 0);
 	s.cpus.count = 2;
 	assert_true(sweep_init(&s, &e) < 0);
@@ -152,7 +145,7 @@ static void test_too_many_cores(void **state)
 	sweep_fini(&s);
 }
 
-int main(void)
+TEST_PROGRAM(test_sweep)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_every_way),

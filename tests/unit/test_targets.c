@@ -66,7 +66,6 @@ static void disks_unlock(struct disk *disk, int lock)
 
 static bool disks_is_locked(struct disk *disk, const char *dir, char *who, size_t bytes)
 {
-	(void)disk;
 	snprintf(who, bytes, "box %s", dir);
 	return true;
 }
@@ -117,14 +116,11 @@ static void on_log(void *ctx, enum log_level level, const char *line)
 {
 	size_t at = strlen(disks.log);
 
-	(void)ctx;
-	(void)level;
 	snprintf(disks.log + at, sizeof(disks.log) - at, "%s\n", line);
 }
 
 static int begin(void **state)
 {
-	(void)state;
 	memset(&disks, 0, sizeof(disks));
 	disks.own.ops = &ops;
 	pthread_mutex_init(&disks.mutex, NULL);
@@ -136,7 +132,6 @@ static int begin(void **state)
 
 static int end(void **state)
 {
-	(void)state;
 	log_set_sink(NULL, NULL);
 	assert_false(disks.strange);
 	return 0;
@@ -162,7 +157,6 @@ static void test_takes_and_gives(void **state)
 	struct targets t;
 	struct err e;
 
-	(void)state;
 	open_targets(&t, 0, false);
 	assert_false(targets_has(&t));
 	until(targets_take(&t, NS_PER_S, &e) == 0);
@@ -185,7 +179,6 @@ static void test_real_locks(void **state)
 	struct targets one, two;
 	struct err e;
 
-	(void)state;
 	assert_non_null(mkdtemp(dir));
 	assert_int_equal(targets_init(&one, dir, 0, "one", NULL, false), 0);
 	assert_int_equal(targets_init(&two, dir, 0, "two", NULL, true), 0);
@@ -213,7 +206,6 @@ static void test_hangs(void **state)
 	struct targets t;
 	struct err e;
 
-	(void)state;
 	open_targets(&t, 0, false);
 	disks_set(1, true, 0);
 	for (uint64_t s = 1; s < 60; s++)
@@ -245,7 +237,6 @@ static void test_hangs_at_the_end(void **state)
 	struct targets t;
 	struct err e;
 
-	(void)state;
 	open_targets(&t, 0, false);
 	disks_set(2, true, 0);
 	assert_int_equal(targets_take(&t, NS_PER_S, &e), -EAGAIN);
@@ -262,7 +253,6 @@ static void test_parity(void **state)
 	struct targets t;
 	struct err e;
 
-	(void)state;
 	open_targets(&t, 1, false);
 	disks_set(0, true, 0);
 	assert_int_equal(targets_take(&t, NS_PER_S, &e), -EAGAIN);
@@ -292,7 +282,6 @@ static void test_refused(void **state)
 	struct targets t;
 	struct err e;
 
-	(void)state;
 	open_targets(&t, 1, true);
 	disks_set(0, false, -EOPNOTSUPP);
 	disks_set(2, false, -ENOENT);
@@ -333,7 +322,6 @@ static void test_looks(void **state)
 	struct targets t;
 	struct err e;
 
-	(void)state;
 	open_targets(&t, 0, false);
 	expect_report(&t, 0, 0, 0, 0, 3);
 	disks_set(0, false, -EBUSY);
@@ -357,7 +345,7 @@ static void test_looks(void **state)
 	until(disks_are_locked() == 0);
 }
 
-int main(void)
+TEST_PROGRAM(test_targets)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(test_takes_and_gives, begin, end),

@@ -6,8 +6,6 @@
 #include <errno.h>
 #include <netinet/in.h>
 #include <poll.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,9 +13,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "phub/base/clock.h"
+#include "tests/unit/cmocka_shim.h"
 #include "tests/unit/tcp_rig.h"
 #include "transport/tcp_internal.h"
 
@@ -106,7 +103,6 @@ static void test_exchange_sizes(void **state)
 {
 	static const uint32_t sizes[] = {1, 2, 63, 64, 65, 1000, 4095, 4096, 4097, 16384, 20000, 32768};
 
-	(void)state;
 	for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
 		exchange(sizes[i], 600, 0);
 		exchange(sizes[i], 600, 1);
@@ -115,14 +111,12 @@ static void test_exchange_sizes(void **state)
 
 static void test_exchange_large(void **state)
 {
-	(void)state;
 	exchange(2 << 20, 24, 0);
 	exchange(2 << 20, 24, 1);
 }
 
 static void test_exchange_many_small(void **state)
 {
-	(void)state;
 	exchange(4, 50000, 0);
 	exchange(256, 20000, 1);
 }
@@ -198,7 +192,6 @@ static void mixed_stream(int worker_end, int sinks, uint64_t seed)
 
 static void test_mixed_stream(void **state)
 {
-	(void)state;
 	for (uint64_t seed = 1; seed <= 12; seed++) {
 		mixed_stream(0, 0, seed);
 		mixed_stream(1, 0, seed);
@@ -215,7 +208,6 @@ static void test_byte_by_byte(void **state)
 	struct conn *c;
 	int fd;
 
-	(void)state;
 	tcp_rig_open(&rig, NULL, 1, 64);
 	fd = tcp_rig_raw_worker(&rig, &c);
 	wire_encode(&h, bytes);
@@ -281,7 +273,6 @@ static void test_sink_cleared(void **state)
 {
 	static const size_t cuts[] = {0, 10, 64, 65, 100, 4000, 20000, WIRE_HEADER_BYTES + SINK_BYTES - 1};
 
-	(void)state;
 	for (size_t i = 0; i < sizeof(cuts) / sizeof(cuts[0]); i++) {
 		struct sink_rig s;
 		struct event event;
@@ -314,7 +305,6 @@ static void test_sink_moved(void **state)
 	struct sink_rig s;
 	struct event event;
 
-	(void)state;
 	sink_open(&s, 10000);
 	tcp_rig_expect_none(&s.rig, s.rig.worker_queue);
 	s.rig.sinks[1].addr = other;
@@ -331,7 +321,6 @@ static void test_sink_of_other_length(void **state)
 {
 	struct sink_rig s;
 
-	(void)state;
 	sink_open(&s, 0);
 	s.rig.sinks[1].bytes = SINK_BYTES - 1;
 	sink_rest(&s, 0);
@@ -344,7 +333,6 @@ static void test_sink_of_no_chunk(void **state)
 	struct wire_header h = tcp_rig_header(WIRE_RESULT, 2, 100, 4);
 	struct sink_rig s;
 
-	(void)state;
 	sink_open(&s, 0);
 	wire_encode(&h, s.message);
 	tcp_rig_write(s.fd, s.message, WIRE_HEADER_BYTES);
@@ -352,7 +340,7 @@ static void test_sink_of_no_chunk(void **state)
 	sink_close(&s);
 }
 
-int main(void)
+TEST_PROGRAM(test_tcp)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_exchange_sizes),

@@ -6,8 +6,6 @@
 #include <errno.h>
 #include <netinet/in.h>
 #include <poll.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,9 +13,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "phub/base/clock.h"
+#include "tests/unit/cmocka_shim.h"
 #include "tests/unit/tcp_rig.h"
 #include "transport/tcp_internal.h"
 
@@ -62,7 +59,6 @@ static void test_malformed(void **state)
 	uint8_t bytes[3 * WIRE_HEADER_BYTES];
 	struct wire_header h = tcp_rig_header(WIRE_PUSH, 0, 1025, 0);
 
-	(void)state;
 	wire_encode(&h, bytes);
 	broken(bytes, WIRE_HEADER_BYTES, 0, -EMSGSIZE, 0); /* more than this connection's payload_max */
 	h.length = WIRE_PAYLOAD_MAX + 1;
@@ -96,7 +92,6 @@ static void test_ends(void **state)
 	uint8_t bytes[WIRE_HEADER_BYTES + 1000] = {0};
 	struct wire_header h = tcp_rig_header(WIRE_PUSH, 0, 1000, 0);
 
-	(void)state;
 	wire_encode(&h, bytes);
 	broken(bytes, 0, 1, 0, 0);
 	broken(bytes, sizeof(bytes), 1, 0, 1);
@@ -110,7 +105,6 @@ static void test_random_bytes(void **state)
 	uint8_t noise[5000];
 	uint64_t seed = 1;
 
-	(void)state;
 	for (int i = 0; i < 20; i++) {
 		for (size_t at = 0; at < sizeof(noise); at++)
 			noise[at] = (uint8_t)tcp_rig_random(&seed);
@@ -126,7 +120,6 @@ static void test_reset(void **state)
 	struct conn *c;
 	struct event event;
 
-	(void)state;
 	for (int sends = 0; sends < 2; sends++) {
 		struct wire_header h = tcp_rig_header(WIRE_RESULT, 0, 1024, 0);
 		static const uint8_t payload[1024];
@@ -161,7 +154,6 @@ static void test_messages_before_reset(void **state)
 	int closed = 0;
 	int fd;
 
-	(void)state;
 	tcp_rig_open(&rig, NULL, 1, 1024);
 	fd = tcp_rig_raw_worker(&rig, &c);
 	wire_encode(&h, bytes);
@@ -189,7 +181,7 @@ static void test_messages_before_reset(void **state)
 	tcp_rig_close(&rig);
 }
 
-int main(void)
+TEST_PROGRAM(test_tcp_peers)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_malformed),

@@ -6,8 +6,6 @@
 #include <errno.h>
 #include <netinet/in.h>
 #include <poll.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,9 +13,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "phub/base/clock.h"
+#include "tests/unit/cmocka_shim.h"
 #include "tests/unit/tcp_rig.h"
 #include "transport/tcp_internal.h"
 
@@ -49,7 +46,6 @@ static void test_again_and_writable(void **state)
 	int rc;
 	int fd;
 
-	(void)state;
 	tcp_rig_open(&rig, &config, 1, BYTES);
 	fd = tcp_rig_raw_worker(&rig, &c);
 	do { /* The kernel's buffers fill, then ours. */
@@ -106,7 +102,6 @@ static void test_send_slots(void **state)
 	struct queue *q;
 	unsigned got = 0;
 
-	(void)state;
 	tcp_rig_open(&rig, &config, 1, 100000);
 	tcp_rig_connect(&rig, &box, &worker);
 	q = rig.box_queue;
@@ -161,7 +156,6 @@ static void test_arm(void **state)
 	struct queue *q;
 	int fd;
 
-	(void)state;
 	tcp_rig_open(&rig, NULL, 1, 1024);
 	q = rig.box_queue;
 	fd = q->ops->arm(q);
@@ -214,7 +208,6 @@ static void test_arm_wakes_sender(void **state)
 	int fd;
 	int armed;
 
-	(void)state;
 	tcp_rig_open(&rig, NULL, 1, BYTES);
 	fd = tcp_rig_raw_worker(&rig, &c);
 	q = rig.box_queue;
@@ -257,7 +250,6 @@ static void test_drop_in_mid_message(void **state)
 	struct conn *box;
 	struct conn *worker;
 
-	(void)state;
 	for (int which = 0; which < 2; which++) {
 		tcp_rig_open(&rig, NULL, 1, BYTES);
 		tcp_rig_connect(&rig, &box, &worker);
@@ -294,7 +286,6 @@ static void test_queue_full(void **state)
 	struct tcp_rig rig;
 	struct err e = {0};
 
-	(void)state;
 	tcp_rig_open(&rig, &config, 1, 1024);
 	for (int i = 0; i < 2; i++)
 		tcp_rig_connect(&rig, &box[i], &worker[i]);
@@ -335,7 +326,6 @@ static void test_fairness(void **state)
 	struct tcp_rig rig;
 	unsigned worst = 0;
 
-	(void)state;
 	tcp_rig_open(&rig, NULL, 1, 32768);
 	tcp_rig_connect(&rig, &box, &worker);
 	for (int i = 0; i < FLOODS; i++) {
@@ -381,7 +371,7 @@ static void test_fairness(void **state)
 	tcp_rig_close(&rig);
 }
 
-int main(void)
+TEST_PROGRAM(test_tcp_queue)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_again_and_writable),

@@ -7,8 +7,6 @@
 #include <errno.h>
 #include <netinet/in.h>
 #include <poll.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,9 +15,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "phub/base/clock.h"
+#include "tests/unit/cmocka_shim.h"
 #include "tests/unit/tcp_rig.h"
 #include "transport/rate.h"
 #include "transport/sock.h"
@@ -83,7 +80,6 @@ static void test_ports(void **state)
 	struct err e = {0};
 	uint16_t port = 0;
 
-	(void)state;
 	/* Two free ports side by side, from the kernel's choice upwards. */
 	for (int i = 0; i < 100 && !port; i++) {
 		int fd[2] = {-1, -1};
@@ -164,7 +160,6 @@ static void test_hosts(void **state)
 	struct sockaddr_in6 loopback = {.sin6_family = AF_INET6, .sin6_addr = IN6ADDR_LOOPBACK_INIT};
 	int fd = socket(AF_INET6, SOCK_STREAM, 0);
 
-	(void)state;
 	exchange_one("127.0.0.1", "127.0.0.1");
 	exchange_one("", "127.0.0.1");
 	if (bind(fd, (struct sockaddr *)&loopback, sizeof(loopback)) == 0) {
@@ -200,7 +195,6 @@ static void test_here(void **state)
 {
 	int pair[2];
 
-	(void)state;
 	assert_true(is_here("127.0.0.1", "0.0.0.0"));
 	assert_true(is_here("127.0.0.2", "127.0.0.3"));
 	assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, pair), 0);
@@ -217,7 +211,6 @@ static void test_configuration(void **state)
 	char address[128];
 	struct err e = {0};
 
-	(void)state;
 	assert_int_equal(transport_tcp.open(&config, &t, &e), -EINVAL);
 	assert_non_null(strstr(e.text, "congestion"));
 	config.congestion = NULL;
@@ -241,7 +234,6 @@ static void test_connect_errors(void **state)
 	struct err e = {0};
 	char closed[128];
 
-	(void)state;
 	tcp_rig_open(&rig, NULL, 1, 1024);
 	assert_int_equal(rig.worker->ops->connect(rig.worker, "nonsense", 7, 2, tcp_rig_key, NULL, &c, &e), -EINVAL);
 	assert_int_equal(rig.worker->ops->connect(rig.worker, "*:7101", 7, 2, tcp_rig_key, NULL, &c, &e), -EINVAL);
@@ -270,7 +262,6 @@ static void test_stranger_talks_nonsense(void **state)
 	struct tcp_rig rig;
 	int fd;
 
-	(void)state;
 	tcp_rig_open(&rig, NULL, 1, 1024);
 	for (unsigned i = 0; i < 20; i++) {
 		for (size_t at = 0; at < sizeof(bytes); at++)
@@ -303,7 +294,6 @@ static void test_stranger_is_hasty(void **state)
 	size_t n;
 	int fd;
 
-	(void)state;
 	tcp_rig_open(&rig, NULL, 1, 1024);
 	fd = tcp_rig_dial(&rig);
 	assert_int_equal(accept_once(&rig, clock_now_ns()), -EAGAIN);
@@ -335,7 +325,6 @@ static void test_stranger_is_slow(void **state)
 	size_t n;
 	int fd;
 
-	(void)state;
 	tcp_rig_open(&rig, NULL, 1, 1024);
 	fd = tcp_rig_dial(&rig);
 	assert_int_equal(accept_once(&rig, clock_now_ns()), -EAGAIN);
@@ -383,7 +372,6 @@ static void late(unsigned handshake_ms, uint64_t deadline_ms)
 
 static void test_stranger_is_late(void **state)
 {
-	(void)state;
 	late(0, TCP_HANDSHAKE_MS);
 	late(20, 20);
 }
@@ -397,7 +385,6 @@ static void test_too_many_strangers(void **state)
 	struct conn *worker;
 	struct tcp_rig rig;
 
-	(void)state;
 	tcp_rig_open(&rig, NULL, 1, 1024);
 	for (int i = 0; i < TCP_STRANGERS_MAX + SURPLUS; i++) {
 		fd[i] = tcp_rig_dial(&rig);
@@ -425,7 +412,6 @@ static void test_too_many_of_one_address(void **state)
 	uint8_t nonce[HANDSHAKE_NONCE_BYTES];
 	struct tcp_rig rig;
 
-	(void)state;
 	tcp_rig_open(&rig, NULL, 1, 1024);
 	other = tcp_rig_dial_from(&rig, 3); /* the oldest of all */
 	for (int i = 0; i < TCP_STRANGERS_MAX + SURPLUS; i++) {
@@ -453,7 +439,6 @@ static void test_rate(void **state)
 	int fd[CALLERS], other;
 	struct tcp_rig rig;
 
-	(void)state;
 	tcp_rig_open(&rig, &config, 1, 1024);
 	for (int i = 0; i < 2 * BURST; i++) {
 		tcp_rig_connect(&rig, &box, &worker);
@@ -492,7 +477,6 @@ static void test_out_of_files(void **state)
 	int top = dup(0);
 	struct pollfd p;
 
-	(void)state;
 	tcp_rig_open(&rig, NULL, 1, 1024);
 	tcp_rig_connect(&rig, &box, &worker);
 	assert_int_equal(rig.worker->ops->connect(rig.worker, rig.address, 7, 2, tcp_rig_key, NULL, &c, &e), 0);
@@ -525,7 +509,6 @@ static void test_close_with_strangers(void **state)
 	struct err e = {0};
 	int fd;
 
-	(void)state;
 	tcp_rig_open(&rig, NULL, 1, 1024);
 	fd = tcp_rig_dial(&rig);
 	for (int i = 0; i < 2; i++)
@@ -564,7 +547,6 @@ static void refused(int code, int error)
 
 static void test_reject(void **state)
 {
-	(void)state;
 	refused(EACCES, -EACCES);
 	refused(ENOENT, -ENOENT);
 	refused(EIO, -ECONNREFUSED);
@@ -582,7 +564,6 @@ static void test_admit_errors(void **state)
 	int rc;
 	int fd;
 
-	(void)state;
 	tcp_rig_open(&rig, NULL, 1, 1024);
 	too_large = rig.box_spec;
 	too_large.payload_max = WIRE_PAYLOAD_MAX + 1;
@@ -649,7 +630,6 @@ static void test_bad_box(void **state)
 	static const uint8_t zeros[HANDSHAKE_NONCE_BYTES];
 	struct err e = {0};
 
-	(void)state;
 	assert_int_equal(bad_box("", 0, 1, &e), -ECONNRESET);
 	assert_int_equal(bad_box(zeros, sizeof(zeros), 0, &e), -EPROTO);
 	assert_int_equal(bad_box("PHHS\2", 5, 1, &e), -ECONNRESET);
@@ -665,7 +645,6 @@ static void test_abandon(void **state)
 	struct conn *c;
 	struct err e = {0};
 
-	(void)state;
 	tcp_rig_open(&rig, NULL, 1, 1024);
 	assert_int_equal(rig.worker->ops->connect(rig.worker, rig.address, 7, 2, tcp_rig_key, NULL, &c, &e), 0);
 	rig.worker->ops->abandon(rig.worker, c);
@@ -690,7 +669,7 @@ static void test_abandon(void **state)
 	tcp_rig_close(&rig);
 }
 
-int main(void)
+TEST_PROGRAM(test_tcp_setup)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_ports),

@@ -6,15 +6,12 @@
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "phub/base/clock.h"
+#include "tests/unit/cmocka_shim.h"
 #include "transport/transport.h"
 
 enum { CORES = 2, WORKERS = 3, CHUNKS = 8, ROUNDS = 60, FLOATS = 4096, BYTES = FLOATS * 4 };
@@ -274,7 +271,6 @@ static void test_threads(void **state)
 	char address[128];
 	struct err e;
 
-	(void)state;
 	memset(cores, 0, sizeof(cores));
 	assert_int_equal(transport_tcp.open(&config, &t, &e), 0);
 	assert_int_equal(t->ops->listen(t, "127.0.0.1", address, sizeof(address), &e), 0);
@@ -307,7 +303,7 @@ static void test_threads(void **state)
 	t->ops->close(t);
 }
 
-int main(void)
+TEST_PROGRAM(test_tcp_threads)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_threads),

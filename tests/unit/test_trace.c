@@ -44,7 +44,6 @@ static void test_off(void **state)
 {
 	struct trace trace = {.events = NULL};
 
-	(void)state;
 	trace_add(&trace, 1, 1, 2, 3, 4);
 	check_dump(&trace, "");
 	assert_int_equal(trace_init(&trace, 0), 0);
@@ -57,7 +56,6 @@ static void test_init_errors(void **state)
 {
 	struct trace trace;
 
-	(void)state;
 	assert_int_equal(trace_init(&trace, TRACE_EVENTS_MAX + 1), -EINVAL);
 	trace_add(&trace, 1, 1, 2, 3, 4); /* a trace that failed is off */
 	trace_fini(&trace);
@@ -67,7 +65,6 @@ static void test_dump(void **state)
 {
 	struct trace trace;
 
-	(void)state;
 	assert_int_equal(trace_init(&trace, 4), 0);
 	check_dump(&trace, "");
 	trace_add(&trace, 1000, 1, 2, 3, 4);
@@ -81,7 +78,6 @@ static void test_ring_keeps_the_newest(void **state)
 {
 	struct trace trace;
 
-	(void)state;
 	assert_int_equal(trace_init(&trace, 3), 0); /* rounded up to 4, of which the dump trusts 3 once it is full */
 	for (uint64_t i = 0; i < 3; i++)
 		trace_add(&trace, i, 1, 0, 0, 0);
@@ -99,7 +95,6 @@ static _Atomic bool writer_done;
 
 static void *write_events(void *ctx)
 {
-	(void)ctx;
 	for (uint64_t i = 0; i < EVENTS; i++)
 		trace_add(&shared, i, i ^ 1, i ^ 2, i ^ 3, i ^ 4);
 	atomic_store(&writer_done, true);
@@ -112,7 +107,6 @@ static void test_dump_while_written(void **state)
 	pthread_t writer;
 	bool done;
 
-	(void)state;
 	assert_int_equal(trace_init(&shared, 64), 0);
 	assert_int_equal(pthread_create(&writer, NULL, write_events, NULL), 0);
 	do {
@@ -142,7 +136,7 @@ static void test_dump_while_written(void **state)
 	trace_fini(&shared);
 }
 
-int main(void)
+TEST_PROGRAM(test_trace)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_off),

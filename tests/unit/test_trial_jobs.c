@@ -2,15 +2,12 @@
 /*
  * How phub bench exchange --jobs counts the rounds of jobs that shared a box, from made-up clocks; and medians.
  */
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "phub/cli/trial.h"
+#include "tests/unit/cmocka_shim.h"
 
 enum { JOBS = 2, WARMUP = 1, ROUNDS = 10, SECOND = 1000000000 };
 
@@ -46,7 +43,6 @@ static void test_only_while_all_run(void **state)
 	double rounds[JOBS];
 	struct fake f;
 
-	(void)state;
 	fake_init(&f);
 	for (unsigned job = 0; job < JOBS; job++) {
 		fake_run(&f, job, WARMUP, WARMUP, SECOND, SECOND);
@@ -66,7 +62,6 @@ static void test_parts_of_rounds(void **state)
 	double rounds[JOBS];
 	struct fake f;
 
-	(void)state;
 	fake_init(&f);
 	f.plan.rounds = 1;
 	fake_run(&f, 0, WARMUP, WARMUP, 0, 4ull * SECOND);
@@ -81,7 +76,6 @@ static void test_never_together(void **state)
 	double rounds[JOBS];
 	struct fake f;
 
-	(void)state;
 	fake_init(&f);
 	f.plan.check = TRIAL_ALL;
 	fake_run(&f, 0, WARMUP, ROUNDS, 0, SECOND);
@@ -94,14 +88,13 @@ static void test_median(void **state)
 {
 	double odd[] = {3, -1, 2}, even[] = {4, 1, 3, 2}, one[] = {7};
 
-	(void)state;
 	assert_true(trial_median(odd, 3) == 2);
 	assert_true(odd[0] == -1 && odd[2] == 3);
 	assert_true(trial_median(even, 4) == 2.5);
 	assert_true(trial_median(one, 1) == 7);
 }
 
-int main(void)
+TEST_PROGRAM(test_trial_jobs)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_median),

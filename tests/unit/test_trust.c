@@ -42,7 +42,6 @@ static void test_models_that_are_one(void **state)
 	struct scout_report reports[SITES];
 	double usual;
 
-	(void)state;
 	for (unsigned i = 0; i < SITES; i++)
 		reports[i] = (struct scout_report){.home = 0.9 - 0.1 * i,
 			.away = 0.9 - 0.1 * ((i + 1) % SITES),
@@ -71,7 +70,6 @@ static void test_pairs(void **state)
 	struct trust trust;
 	double plain = 0;
 
-	(void)state;
 	tell(reports, SITES, 0.1);
 	for (unsigned i = 0; i < SITES; i++)
 		plain += reports[i].home - reports[i].away;
@@ -98,7 +96,6 @@ static void test_half(void **state)
 	struct scout_report reports[SITES];
 	struct trust trust;
 
-	(void)state;
 	tell(reports, 2, 0.1);
 	mute(reports, 2, 0);
 	trust = weigh(reports, 2);
@@ -130,7 +127,6 @@ static void test_unfit(void **state)
 	const unsigned unfit[] = {SCOUT_STRANGE, SCOUT_BROKEN, SCOUT_IDLE, 77};
 	struct scout_report reports[SITES];
 
-	(void)state;
 	for (unsigned i = 0; i < 4; i++) {
 		tell(reports, SITES, 0.1);
 		reports[2].unfit = unfit[i];
@@ -154,7 +150,6 @@ static void test_blank(void **state)
 	struct scout_report reports[SITES] = {{0}};
 	struct trust trust;
 
-	(void)state;
 	assert_true(!weigh(reports, SITES).blank);
 	for (unsigned i = 0; i < SITES; i++)
 		reports[i].samples = 400;
@@ -171,7 +166,6 @@ static void test_few_samples(void **state)
 	struct scout_report reports[SITES];
 	double wide, narrow;
 
-	(void)state;
 	tell(reports, SITES, 0.1);
 	narrow = weigh(reports, SITES).radius;
 	reports[1].samples = 3;
@@ -207,7 +201,6 @@ static void test_amiss(void **state)
 {
 	struct scout_report reports[SITES];
 
-	(void)state;
 	tell(reports, SITES, 0.1);
 	assert_string_equal(amiss(reports, SITES, true), "why");
 	reports[3].unfit = SCOUT_BROKEN;
@@ -241,7 +234,6 @@ static void test_stands_out(void **state)
 {
 	struct scout_report reports[SITES];
 
-	(void)state;
 	for (unsigned liar = 0; liar < SITES; liar++) {
 		char name[32];
 
@@ -276,7 +268,6 @@ static void test_trials(void **state)
 	struct scout_report reports[SITES];
 	const double bad[] = {NAN, INFINITY};
 
-	(void)state;
 	for (unsigned i = 0; i < SITES; i++)
 		reports[i] =
 			(struct scout_report){.trained = 1000, .train = 0.3, .tried = 200, .after = 0.3 + 0.05 * i};
@@ -321,7 +312,6 @@ static void test_trim(void **state)
 	struct scout_report reports[SITES];
 	struct trust trust;
 
-	(void)state;
 	assert_true(trust_mean(values, 6, 0.2) == 11.0 / 4 && trust_mean(values, 6, 0.16) == 41.0 / 6);
 	assert_true(trust_mean(values, 6, 0.49) == 2.5 && trust_mean(values, 1, 0.49) == -70);
 	for (unsigned liar = 0; liar < SITES; liar++)
@@ -342,7 +332,6 @@ static void test_room(void **state)
 	struct scout_report reports[SITES];
 	char text[ROOM];
 
-	(void)state;
 	tell(reports, SITES, 0.1);
 	reports[1].unfit = SCOUT_BROKEN;
 	for (size_t room = 5; room <= 80; room++) {
@@ -361,7 +350,6 @@ static void test_finite(void **state)
 	const float bad[] = {NAN, -NAN, INFINITY, -INFINITY}, good[] = {0, -0.0f, 3e38f, -3e38f, 1e-45f};
 	float values[70] = {0};
 
-	(void)state;
 	assert_true(finite_all(NULL, 0));
 	for (unsigned at = 0; at < 70; at++) {
 		for (unsigned i = 0; i < 5; i++) {
@@ -377,7 +365,7 @@ static void test_finite(void **state)
 	}
 }
 
-int main(void)
+TEST_PROGRAM(test_trust)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_pairs),

@@ -5,8 +5,6 @@
  */
 #include <errno.h>
 #include <poll.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -14,9 +12,9 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "phub/base/clock.h"
+#include "tests/unit/cmocka_shim.h"
+#include "tests/unit/libc_rig.h"
 #include "transport/datagram_internal.h"
 #include "transport/udp_internal.h"
 
@@ -28,7 +26,7 @@ static int fail_with;           /* errno; 0: none */
 static bool fail_cut, fail_all; /* messages that are to be cut alone, or all; else only the next one */
 static unsigned failed;
 
-int sendmmsg(int fd, struct mmsghdr *messages, unsigned count, int flags)
+static int failing_sendmmsg(int fd, struct mmsghdr *messages, unsigned count, int flags)
 {
 	bool cut = messages[0].msg_hdr.msg_controllen > 0;
 
@@ -149,7 +147,6 @@ static uint64_t counted(const char *what)
 
 static void equal_ones_go_as_one(void **state)
 {
-	(void)state;
 	begin();
 	for (uint32_t i = 0; i < 100; i++)
 		put(i, 1448);
@@ -173,7 +170,6 @@ static void each_goes_its_own_way(void **state)
 	static const uint8_t other_memory[1];
 	struct datagram_address elsewhere;
 
-	(void)state;
 	begin();
 	elsewhere = a->port.address; /* to itself */
 	for (uint32_t i = 0; i < 60; i++)
@@ -191,7 +187,6 @@ static void each_goes_its_own_way(void **state)
 
 static void large_and_small_ones_come_whole(void **state)
 {
-	(void)state;
 	begin();
 	put(0, WIRE_DATAGRAM_MAX);
 	put(1, HEAD);
@@ -205,7 +200,6 @@ static void large_and_small_ones_come_whole(void **state)
 
 static void few_at_a_time_are_all(void **state)
 {
-	(void)state;
 	begin();
 	for (uint32_t i = 0; i < 50; i++)
 		put(i, 1000);
@@ -220,7 +214,6 @@ static void one_by_one_where_nothing_is_cut(void **state)
 {
 	static const int errors[] = {EIO, EINVAL};
 
-	(void)state;
 	for (unsigned k = 0; k < 2; k++) {
 		begin();
 		fail_with = errors[k];
@@ -252,7 +245,6 @@ static void what_overflows_is_counted(void **state)
 {
 	int small = 0;
 
-	(void)state;
 	begin();
 	assert_int_equal(counted("overflowed"), 0);
 	assert_int_equal(setsockopt(a->fd, SOL_SOCKET, SO_RCVBUF, &small, sizeof(small)), 0);
@@ -266,7 +258,6 @@ static void what_overflows_is_counted(void **state)
 
 static void a_full_kernel_gets_them_later(void **state)
 {
-	(void)state;
 	begin();
 	fail_with = EAGAIN;
 	fail_all = true;
@@ -292,7 +283,6 @@ static void a_way_that_is_gone_loses_one_and_goes_on(void **state)
 {
 	static const int errors[] = {EHOSTUNREACH, ENETDOWN, ENETUNREACH, ECONNREFUSED, EMSGSIZE, EPERM};
 
-	(void)state;
 	for (unsigned k = 0; k < sizeof(errors) / sizeof(errors[0]); k++) {
 		begin();
 		put(0, 600);
@@ -310,7 +300,6 @@ static void a_way_that_is_gone_loses_one_and_goes_on(void **state)
 
 static void an_interrupted_call_is_made_again(void **state)
 {
-	(void)state;
 	begin();
 	put(0, 600);
 	fail_with = EINTR;
@@ -326,7 +315,6 @@ static void what_is_reclaimed_does_not_go(void **state)
 	static const char gone[1], stays[1];
 	uint32_t kept = 0;
 
-	(void)state;
 	begin();
 	fail_with = EAGAIN;
 	fail_all = true;
@@ -353,7 +341,6 @@ static void sleepers_wake(void **state)
 {
 	int fd;
 
-	(void)state;
 	begin();
 	fd = b->port.ops->arm(&b->port, 0);
 	assert_true(fd >= 0 && !readable(fd, 20));
@@ -374,7 +361,6 @@ static void sleepers_wake(void **state)
 
 static void nobody_sleeps_on_what_was_read(void **state)
 {
-	(void)state;
 	begin();
 	for (uint32_t i = 0; i < 10; i++)
 		put(i, 600);
@@ -390,7 +376,6 @@ static void room_to_send_wakes(void **state)
 {
 	int fd;
 
-	(void)state;
 	begin();
 	fail_with = EAGAIN;
 	put(0, 600);
@@ -409,7 +394,6 @@ static void what_is_promised_fits(void **state)
 {
 	static const uint32_t sizes[] = {1472, 8972, 65507};
 
-	(void)state;
 	for (unsigned k = 0; k < 3; k++) {
 		uint32_t count;
 
@@ -426,7 +410,7 @@ static void what_is_promised_fits(void **state)
 	}
 }
 
-int main(void)
+TEST_PROGRAM(test_udp)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(equal_ones_go_as_one),
@@ -447,5 +431,6 @@ int main(void)
 
 	for (unsigned i = 0; i < sizeof(rest_of); i++)
 		rest_of[i] = (uint8_t)(i * 7 + (i >> 8));
+	libc_rig_sendmmsg = failing_sendmmsg;
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

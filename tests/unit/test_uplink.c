@@ -43,7 +43,6 @@ struct standby {
 
 static int standby_adopt(struct queue *q, struct conn *c, const struct conn_spec *spec)
 {
-	(void)spec;
 	c->queue = q;
 	return 0;
 }
@@ -53,7 +52,6 @@ static unsigned standby_poll(struct queue *q, uint64_t now_ns, struct event *eve
 	struct standby *s = (struct standby *)q;
 	unsigned count = s->event_count;
 
-	(void)now_ns;
 	assert_true(count <= max);
 	memcpy(events, s->events, count * sizeof(*events));
 	s->event_count = 0;
@@ -86,13 +84,11 @@ static int standby_send(struct queue *q, struct conn *c, const struct wire_heade
 	s->payloads[s->sent_count] = s->opener ? standby_open(s, h, payload) : payload;
 	s->sent[s->sent_count].length -= s->opener ? WIRE_TRAILER_BYTES : 0;
 	s->cookies[s->sent_count++] = cookie;
-	(void)c;
 	return 0;
 }
 
 static void standby_drop(struct queue *q, struct conn *c)
 {
-	(void)c;
 	((struct standby *)q)->dropped = true;
 }
 
@@ -353,7 +349,6 @@ static void compare(enum optimizer_kind optimizer, enum dtype dtype, bool mean, 
 
 static void test_bits(void **state)
 {
-	(void)state;
 	for (unsigned optimizer = 0; optimizer < OPTIMIZER_COUNT; optimizer++)
 		for (unsigned dtype = 0; dtype < DTYPE_COUNT; dtype++)
 			for (unsigned bits = 0; bits < 8; bits++)
@@ -368,7 +363,6 @@ static void test_answers_wait(void **state)
 	struct bench *b = mirrored(OPTIMIZER_SGD);
 	struct standby *s = standby_new(b);
 
-	(void)state;
 	begin(b, 2);
 	standby_mirror(s);
 	assert_int_equal(bench_mail(b).kind, MAIL_UPLINK_WHOLE);
@@ -396,7 +390,6 @@ static void test_again_waits(void **state)
 	struct bench *b = mirrored(OPTIMIZER_SGD);
 	struct standby *s = standby_new(b);
 
-	(void)state;
 	begin(b, 2);
 	standby_mirror(s);
 	bench_push_all(b, 1, 0, false);
@@ -417,7 +410,6 @@ static void test_late_waits(void **state)
 	struct bench *b = mirrored(OPTIMIZER_SGD);
 	struct standby *s = standby_new(b);
 
-	(void)state;
 	b->spec.quorum = 2;
 	begin(b, 3);
 	standby_mirror(s);
@@ -439,7 +431,6 @@ static void test_broadcast(void **state)
 	struct standby *s = standby_new(b);
 	struct mail mail;
 
-	(void)state;
 	bench_open(b, 2, 0);
 	standby_mirror(s);
 	assert_int_equal(s->sent_count, 0); /* there is nothing to send yet */
@@ -470,7 +461,6 @@ static void test_image_parks(void **state)
 	struct bench *b = mirrored(OPTIMIZER_MOMENTUM);
 	struct standby *s = standby_new(b);
 
-	(void)state;
 	begin(b, 2);
 	standby_connect(s);
 	fill(b, 1);
@@ -500,7 +490,6 @@ static void test_image_of_sums(void **state)
 	struct standby *s = standby_new(b);
 	float expected[CHUNK_ELEMENTS];
 
-	(void)state;
 	b->dtype = DTYPE_F16;
 	begin(b, 2);
 	fill(b, 1);
@@ -520,7 +509,6 @@ static void test_skip(void **state)
 	struct bench *b = mirrored(OPTIMIZER_SGD);
 	struct standby *s = standby_new(b);
 
-	(void)state;
 	begin(b, 2);
 	standby_mirror(s);
 	bench_push_all(b, 1, 0, false);
@@ -548,7 +536,6 @@ static void test_credit_and_room(void **state)
 	struct bench *b = mirrored(OPTIMIZER_NONE);
 	struct standby *s = standby_new(b);
 
-	(void)state;
 	b->chunk_count = BENCH_CHUNKS_MAX;
 	b->conn_spec.window = 64;
 	begin(b, 1);
@@ -588,7 +575,6 @@ static void test_break(void **state)
 	struct standby *s = standby_new(b);
 	struct mail mail;
 
-	(void)state;
 	begin(b, 2);
 	standby_mirror(s);
 	bench_mail(b);
@@ -627,7 +613,6 @@ static void test_leave(void **state)
 	struct standby *s = standby_new(b);
 	struct mail mail;
 
-	(void)state;
 	begin(b, 2);
 	standby_mirror(s);
 	bench_mail(b);
@@ -644,7 +629,6 @@ static void test_leave(void **state)
 /* What no standby says ends the connection, and nothing else. */
 static void test_hostile(void **state)
 {
-	(void)state;
 	for (unsigned what = 0; what < 6; what++) {
 		struct bench *b = mirrored(OPTIMIZER_SGD);
 		struct standby *s = standby_new(b);
@@ -677,7 +661,6 @@ static void test_hostile(void **state)
 /* Encrypted, what the standby did not say is no answer: made by another, of another round, or said before. */
 static void test_forged(void **state)
 {
-	(void)state;
 	for (unsigned what = 0; what < 5; what++) {
 		struct bench *b = mirrored(OPTIMIZER_SGD);
 		struct standby *s = standby_new(b);
@@ -723,7 +706,6 @@ static void test_doubled(void **state)
 	struct bench *b = mirrored(OPTIMIZER_SGD);
 	struct standby *s = standby_new(b);
 
-	(void)state;
 	begin(b, 1);
 	standby_mirror(s);
 	bench_mail(b);
@@ -744,7 +726,6 @@ static void test_untold(void **state)
 	struct mail mail = {.kind = MAIL_STALLED};
 	unsigned whole = 0, ended = 0;
 
-	(void)state;
 	begin(b, 1);
 	while (mailbox_send(b->control, &mail) == 0)
 		;
@@ -771,7 +752,7 @@ static void test_untold(void **state)
 	standby_close(s);
 }
 
-int main(void)
+TEST_PROGRAM(test_uplink)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_bits),

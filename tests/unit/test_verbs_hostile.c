@@ -8,17 +8,13 @@
  * vm: -m 1024 -w 2
  * vm: -m 1024 -w 6
  */
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #ifndef PHUB_VERBS
-int main(void)
+TEST_PROGRAM(test_verbs_hostile)
 {
 	puts("this build has no transport \"verbs\"");
 	return 77;
@@ -32,6 +28,7 @@ int main(void)
 #include "phub/base/clock.h"
 #include "phub/base/stats.h"
 #include "tests/suite/transport_rig.h"
+#include "tests/unit/cmocka_shim.h"
 #include "transport/le.h"
 #include "transport/verbs_internal.h"
 
@@ -215,7 +212,6 @@ static void touch_memory(enum ibv_wr_opcode opcode, bool slots)
 
 static void memory_of_the_box_is_not_written(void **state)
 {
-	(void)state;
 	touch_memory(IBV_WR_RDMA_WRITE, false);
 	touch_memory(IBV_WR_RDMA_WRITE, true);
 	touch_memory(IBV_WR_RDMA_WRITE_WITH_IMM, false);
@@ -223,7 +219,6 @@ static void memory_of_the_box_is_not_written(void **state)
 
 static void memory_of_the_box_is_not_read(void **state)
 {
-	(void)state;
 	touch_memory(IBV_WR_RDMA_READ, false);
 	touch_memory(IBV_WR_RDMA_READ, true);
 }
@@ -235,7 +230,6 @@ static void an_immediate_of_another_chunk(void **state)
 	struct scene s;
 	uint32_t bytes, chunk;
 
-	(void)state;
 	scene_open(&s);
 	chunk = first_rails_chunk(&s);
 	bytes = craft(&s, chunk, s.bad->spans[chunk].bytes);
@@ -248,7 +242,6 @@ static void a_chunk_beyond_the_last(void **state)
 {
 	struct scene s;
 
-	(void)state;
 	scene_open(&s);
 	raw_send(&s, craft(&s, RIG_CHUNKS, 16), RIG_CHUNKS);
 	bad_is_ended(&s, -EPROTO, "an immediate of another chunk or queue pair");
@@ -259,7 +252,6 @@ static void more_than_a_slot_holds(void **state)
 {
 	struct scene s;
 
-	(void)state;
 	scene_open(&s);
 	assert_true(s.rig->payload_max + 1024 < ROOM);
 	raw_send(&s, s.rig->payload_max + 1024, 0);
@@ -270,7 +262,6 @@ static void more_than_a_slot_holds(void **state)
 
 static void no_room_for_a_header(void **state)
 {
-	(void)state;
 	for (uint32_t bytes = 1; bytes < VERBS_TRAILER_BYTES; bytes += 43) {
 		struct scene s;
 
@@ -284,7 +275,6 @@ static void no_room_for_a_header(void **state)
 /* Many in one batch, with slots that were just given back: what is thrown away must not be mixed up with those. */
 static void rubbish(void **state)
 {
-	(void)state;
 	for (unsigned before = 0; before < 2; before++) {
 		struct scene s;
 
@@ -312,7 +302,6 @@ static void a_flood(void **state)
 	uint32_t chunk, bytes, count;
 	struct verbs_conn *box;
 
-	(void)state;
 	scene_open(&s);
 	chunk = first_rails_chunk(&s);
 	box = (struct verbs_conn *)s.bad->box;
@@ -339,7 +328,6 @@ static void messages_far_ahead(void **state)
 	struct scene s;
 	uint32_t chunk, bytes;
 
-	(void)state;
 	scene_open(&s);
 	chunk = first_rails_chunk(&s);
 	bytes = craft(&s, chunk, s.bad->spans[chunk].bytes);
@@ -371,7 +359,6 @@ static void its_pair_takes_no_writes(void **state)
 	struct ibv_qp_attr attr = {.qp_access_flags = 0};
 	struct scene s;
 
-	(void)state;
 	scene_open(&s);
 	bad_pushes(&s, 0);
 	for (uint32_t i = 0; i < bad_conn(&s)->rail_count; i++)
@@ -397,7 +384,6 @@ static void its_key_is_of_no_memory(void **state)
 {
 	struct scene s;
 
-	(void)state;
 	scene_open(&s);
 	spoil_keys(&s);
 	bad_pushes(&s, 0);
@@ -415,7 +401,6 @@ static void it_posts_no_receives(void **state)
 {
 	struct scene s;
 
-	(void)state;
 	scene_open(&s);
 	s.bad->worker_end->mute = true;
 	for (uint32_t i = 0; i < RIG_CHUNKS + VERBS_WORKER_RECVS + 20; i++) {
@@ -440,7 +425,6 @@ static void it_vanishes(void **state)
 	struct scene s;
 	uint64_t began_ns;
 
-	(void)state;
 	scene_open(&s);
 	good_goes_on(&s);
 	for (uint32_t i = 0; i < bad_conn(&s)->rail_count; i++)
@@ -473,7 +457,6 @@ static void its_device_fails(void **state)
 	struct verbs_device *device;
 	struct scene s;
 
-	(void)state;
 	scene_open(&s);
 	good_goes_on(&s);
 	device = ((struct verbs_conn *)s.bad->box)->rails[0].device;
@@ -496,7 +479,6 @@ static void its_device_is_silent(void **state)
 {
 	struct scene s;
 
-	(void)state;
 	scene_open(&s);
 	good_goes_on(&s);
 	RIG_UNTIL(s.rig, nothing_is_asked(s.good) && nothing_is_asked(s.bad));
@@ -540,7 +522,6 @@ static void bells_of_others(void **state)
 	struct scene s;
 	struct verbs_conn *good;
 
-	(void)state;
 	scene_open(&s);
 	good = (struct verbs_conn *)s.good->worker;
 	/* From the last rail to the first: with several ports, the oldest lie with another one than the newest. */
@@ -593,7 +574,6 @@ static void an_arena_grows_and_shrinks(void **state)
 	struct err e = {0};
 	uint64_t taken;
 
-	(void)state;
 	v->slots_bytes = 16 << 20;
 	assert_int_equal(verbs_arena_open(v, MEM_NODE_ANY, &e), 0);
 	assert_int_equal(verbs_arena_open(v, MEM_NODE_ANY, &e), 0);
@@ -642,7 +622,6 @@ static void near_ports_are_taken(void **state)
 	struct verbs_conn *c;
 	struct err e = {0};
 
-	(void)state;
 	for (unsigned i = 0; i < v->device_count; i++)
 		v->devices[i].about.node = i < near ? 0 : 1;
 	v->queue_node[0] = 0;
@@ -669,7 +648,6 @@ static void slots_where_connections_are(void **state)
 	struct verbs_conn *box;
 	uint32_t rails[VERBS_DEVICES_MAX] = {0};
 
-	(void)state;
 	scene_open(&s);
 	box = (struct verbs_conn *)s.bad->box;
 	for (uint32_t i = 0; i < box->rail_count; i++)
@@ -696,7 +674,6 @@ static void a_large_message_behind_a_small_one(void **state)
 	struct queue *q;
 	uint64_t nudges;
 
-	(void)state;
 	s.good = join(s.rig, GOOD_RANK, &job);
 	q = s.good->worker_end->q;
 	for (uint32_t i = 0; i < RIG_CHUNKS; i++) {
@@ -728,7 +705,6 @@ static void sleep_with_a_nudge_under_way(void **state)
 	struct verbs_conn *c;
 	struct queue *q;
 
-	(void)state;
 	scene_open(&s);
 	c = (struct verbs_conn *)s.good->worker;
 	q = s.good->worker_end->q;
@@ -747,7 +723,7 @@ static void sleep_with_a_nudge_under_way(void **state)
 	scene_close(&s);
 }
 
-int main(void)
+TEST_PROGRAM(test_verbs_hostile)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(memory_of_the_box_is_not_written),

@@ -5,17 +5,13 @@
  *
  * vm: -m 1024 -w 2
  */
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #ifndef PHUB_VERBS
-int main(void)
+TEST_PROGRAM(test_verbs_signals)
 {
 	puts("this build has no transport \"verbs\"");
 	return 77;
@@ -27,6 +23,7 @@ int main(void)
 
 #include "phub/base/clock.h"
 #include "tests/suite/transport_rig.h"
+#include "tests/unit/cmocka_shim.h"
 #include "transport/le.h"
 #include "transport/verbs_internal.h"
 
@@ -119,7 +116,6 @@ static void signals_that_say_nothing(void **state)
 	struct rig *rig = rig_create(&over_verbs, &usual);
 	struct signal answer;
 
-	(void)state;
 	say(rig, bytes, 0);
 	say(rig, bytes, SIGNAL_BYTES_MAX + 1);
 	say(rig, bytes, UINT32_MAX);
@@ -140,7 +136,6 @@ static void hellos_that_cannot_be(void **state)
 	const uint32_t rails = HELLO_BYTES - 1, rail = HELLO_BYTES;
 	char name[64];
 
-	(void)state;
 	box_name(rig, name);
 	for (uint32_t length = 1; length < HELLO_BYTES + RAIL_BYTES; length++)
 		refused(rig, name, 0, 0, length);
@@ -172,7 +167,6 @@ static void an_address_that_nobody_has(void **state)
 	uint32_t length;
 	char name[64];
 
-	(void)state;
 	box_name(rig, name);
 	assert_int_equal(dial(rig, name, &answer), NONCE);
 	length = hello_of(&answer, bytes);
@@ -233,7 +227,6 @@ static void gone_in_every_state(void **state)
 	struct rig *rig = rig_create(&over_verbs, &usual);
 	char name[64];
 
-	(void)state;
 	box_name(rig, name);
 	for (unsigned steps = 0; steps < 3; steps++)
 		gone_after(rig, name, steps);
@@ -274,7 +267,6 @@ static void boxes_that_talk_nonsense(void **state)
 	const uint8_t *out, nonce[PROOF_NONCE] = {9};
 	size_t count;
 
-	(void)state;
 	for (uint8_t type = 0; type < 7; type++)
 		worker_hears(&type, 1);
 	worker_hears(bytes, 0);
@@ -290,7 +282,7 @@ static void boxes_that_talk_nonsense(void **state)
 	worker_hears(bytes, 2 + (uint32_t)count + 24 * (VERBS_DEVICES_MAX + 1));
 }
 
-int main(void)
+TEST_PROGRAM(test_verbs_signals)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(signals_that_say_nothing),

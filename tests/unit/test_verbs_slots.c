@@ -2,16 +2,12 @@
 /*
  * Receive slots without a device: what becomes of those that a device does not take, and how memory for them is cut up.
  */
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 
-#include <cmocka.h>
-
 #ifndef PHUB_VERBS
-int main(void)
+TEST_PROGRAM(test_verbs_slots)
 {
 	puts("this build has no transport \"verbs\"");
 	return 77;
@@ -22,6 +18,7 @@ int main(void)
 #include <pthread.h>
 #include <stdlib.h>
 
+#include "tests/unit/cmocka_shim.h"
 #include "transport/verbs_internal.h"
 
 enum { SLOTS = 8 };
@@ -33,7 +30,6 @@ static struct {
 
 static int post(struct ibv_srq *srq, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad)
 {
-	(void)srq;
 	for (; wr; wr = wr->next, device.seen++, device.takes--) {
 		if (device.takes == 0) {
 			*bad = wr;
@@ -71,7 +67,6 @@ static void a_device_takes_a_part(void **state)
 {
 	struct scene s;
 
-	(void)state;
 	for (uint32_t takes = 0; takes <= SLOTS; takes++) {
 		struct queue_counters n = {0};
 		uint32_t left = 0;
@@ -108,7 +103,6 @@ static void control_gives_up_the_last_connection(void **state)
 	struct verbs_conn conn = {.pool = p};
 	struct verbs_recv slot = {.pool = p, .out = true};
 
-	(void)state;
 	assert_non_null(p);
 	scene_init(&s);
 	device.takes = SLOTS;
@@ -173,7 +167,6 @@ static void pieces_of_an_extent(void **state)
 	int map[UNITS] = {0};
 	uint64_t seed = 77;
 
-	(void)state;
 	list_init(&x.pieces);
 	for (unsigned turn = 0; turn < 20000; turn++) {
 		unsigned k = (unsigned)(random_next(&seed) % PIECES), units = 1 + (unsigned)(random_next(&seed) % 12);
@@ -204,7 +197,7 @@ static void pieces_of_an_extent(void **state)
 	assert_false(verbs_extent_take(&x, 1, &pieces[1]));
 }
 
-int main(void)
+TEST_PROGRAM(test_verbs_slots)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(a_device_takes_a_part),

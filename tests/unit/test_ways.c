@@ -39,7 +39,6 @@ static struct ways plan(enum ways_kind kind, unsigned count, unsigned root)
 /* From each box a chunk gets home in fewer steps than there are boxes, and is never at a box twice. */
 static void test_ways_end(void **state)
 {
-	(void)state;
 	fill(9, false);
 	for (unsigned kind = WAYS_TREE; kind < WAYS_COUNT; kind++)
 		for (unsigned count = 1; count < 9; count++)
@@ -73,7 +72,6 @@ static void check_sources(enum ways_kind kind, unsigned count, unsigned end)
 
 static void test_boxes_without_workers(void **state)
 {
-	(void)state;
 	for (unsigned kind = WAYS_TREE; kind < WAYS_COUNT; kind++)
 		for (unsigned count = 1; count < 9; count++)
 			for (unsigned has = 1; has < 1u << count; has++) {
@@ -88,7 +86,6 @@ static void test_boxes_without_workers(void **state)
 /* Each box is home of a share of the bytes that goes with its rate. */
 static void test_homes_are_even(void **state)
 {
-	(void)state;
 	for (unsigned count = 1; count < 17; count++) {
 		uint64_t bytes[WAYS_BOXES_MAX] = {0}, all = 0;
 		double rates = 0;
@@ -142,7 +139,6 @@ static void test_slower_box_gives(void **state)
 {
 	static struct moves m;
 
-	(void)state;
 	fill(3, false);
 	plan(WAYS_SHARDED, 3, 0);
 	boxes[0].rate_bytes_s /= 10;
@@ -171,7 +167,6 @@ static void test_others_keep_theirs(void **state)
 {
 	static struct moves m;
 
-	(void)state;
 	for (unsigned count = 2; count < 9; count++) {
 		fill(count, false);
 		for (uint32_t i = 19; i < CHUNKS; i += 20)
@@ -250,7 +245,6 @@ static void test_rates_change(void **state)
 	static struct moves m;
 	uint32_t drawn = 1;
 
-	(void)state;
 	for (unsigned count = 1; count < 17; count++) {
 		for (unsigned unequal = 0; unequal < 2; unequal++) {
 			fill(count, unequal);
@@ -273,7 +267,6 @@ static void test_large_chunk(void **state)
 	uint16_t at[4] = {0, 1, 1, 1};
 	struct err e;
 
-	(void)state;
 	fill(2, false);
 	boxes[0].rate_bytes_s = 8e8;
 	assert_int_equal(ways_rehome(boxes, 2, large, 4, at, &e), 0);
@@ -289,7 +282,6 @@ static void test_uplinks(void **state)
 {
 	const uint64_t m = (uint64_t)CHUNKS * CHUNK_BYTES, n = 4;
 
-	(void)state;
 	for (unsigned k = 2; k <= 8; k++) {
 		for (unsigned kind = 0; kind < WAYS_COUNT; kind++) {
 			struct ways_load links[WAYS_BOXES_MAX] = {0}, uplinks[WAYS_BOXES_MAX] = {0};
@@ -328,7 +320,6 @@ static void test_lifts_and_neighbours(void **state)
 	static uint32_t lifts[CHUNKS];
 	struct ways w;
 
-	(void)state;
 	fill(3, false);
 	boxes[2].rack = 1;
 	for (uint32_t i = 0; i < CHUNKS; i++)
@@ -350,7 +341,6 @@ static void test_refused(void **state)
 {
 	struct err e;
 
-	(void)state;
 	fill(3, false);
 	assert_int_equal(ways_homes(WAYS_TREE, boxes, 0, 0, chunk_bytes, CHUNKS, home, &e), -EINVAL);
 	assert_int_equal(ways_homes(WAYS_TREE, boxes, WAYS_BOXES_MAX + 1, 0, chunk_bytes, CHUNKS, home, &e), -EINVAL);
@@ -365,7 +355,7 @@ static void test_refused(void **state)
 	assert_string_equal(ways_name(WAYS_CHAIN), "chain");
 }
 
-int main(void)
+TEST_PROGRAM(test_ways)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_ways_end),

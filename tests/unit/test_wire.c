@@ -5,15 +5,12 @@
  */
 #include <errno.h>
 #include <inttypes.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
-#include <cmocka.h>
-
+#include "tests/unit/cmocka_shim.h"
 #include "transport/wire.h"
 
 static const struct wire_header sample = {
@@ -61,7 +58,6 @@ static void test_bytes(void **state)
 	uint8_t bytes[WIRE_HEADER_BYTES];
 	struct wire_header back = {0};
 
-	(void)state;
 	memset(bytes, 0xee, sizeof(bytes));
 	wire_encode(&sample, bytes);
 	assert_memory_equal(bytes, sample_bytes, sizeof(bytes));
@@ -85,7 +81,6 @@ static void test_head_errors(void **state)
 {
 	uint8_t bytes[WIRE_HEADER_BYTES];
 
-	(void)state;
 	for (int at = 0; at < 4; at++) {
 		memcpy(bytes, sample_bytes, sizeof(bytes));
 		bytes[at] ^= 1;
@@ -120,7 +115,6 @@ static void test_type_and_length(void **state)
 {
 	struct wire_header h = sample;
 
-	(void)state;
 	for (unsigned type = 0; type < 256; type++) {
 		int payload = type == WIRE_PUSH || type == WIRE_INIT || type == WIRE_RESULT;
 		int empty = type == WIRE_PULL || type == WIRE_CREDIT || type == WIRE_RESULT;
@@ -145,7 +139,6 @@ static void test_coded(void **state)
 	uint8_t bytes[WIRE_HEADER_BYTES], expected[WIRE_HEADER_BYTES];
 	struct wire_header h = sample, back;
 
-	(void)state;
 	h.coded = true;
 	wire_encode(&h, bytes);
 	memcpy(expected, sample_bytes, sizeof(expected));
@@ -169,7 +162,6 @@ static void test_ranges(void **state)
 {
 	struct wire_header h = sample;
 
-	(void)state;
 	h.rank = WIRE_WORLD_MAX - 1;
 	h.count = WIRE_WORLD_MAX;
 	assert_int_equal(decode(h), 0);
@@ -190,7 +182,6 @@ static void test_random_bytes(void **state)
 	uint64_t seed = 0x9e3779b97f4a7c15;
 	unsigned accepted = 0;
 
-	(void)state;
 	for (int i = 0; i < 200000; i++) {
 		uint8_t bytes[WIRE_HEADER_BYTES];
 		uint8_t again[WIRE_HEADER_BYTES];
@@ -214,7 +205,6 @@ static void test_random_bytes(void **state)
 
 static void test_after(void **state)
 {
-	(void)state;
 	assert_true(wire_after(1, 0));
 	assert_false(wire_after(0, 0));
 	assert_false(wire_after(0, 1));
@@ -226,7 +216,6 @@ static void test_after(void **state)
 
 static void test_names(void **state)
 {
-	(void)state;
 	assert_string_equal(wire_type_name(WIRE_PUSH), "push");
 	assert_string_equal(wire_type_name(WIRE_INIT), "init");
 	assert_string_equal(wire_type_name(WIRE_PULL), "pull");
@@ -300,7 +289,6 @@ static void test_datagram_bytes(void **state)
 	uint8_t bytes[WIRE_DATAGRAM_BYTES];
 	struct wire_datagram back;
 
-	(void)state;
 	memset(bytes, 0xee, sizeof(bytes));
 	wire_encode_datagram(&datagram_sample, bytes);
 	assert_memory_equal(bytes, datagram_bytes, sizeof(bytes));
@@ -314,7 +302,6 @@ static void test_datagram_sizes(void **state)
 	static const size_t large[] = {1344, 8832, 65506, 65507, 65508, 100000};
 	uint8_t bytes[WIRE_DATAGRAM_BYTES];
 
-	(void)state;
 	for (int k = 0; k < KINDS; k++) {
 		struct wire_datagram d = datagram_of(kinds[k].kind), back;
 
@@ -336,7 +323,6 @@ static void test_datagram_versions_and_kinds(void **state)
 {
 	uint8_t bytes[WIRE_DATAGRAM_BYTES];
 
-	(void)state;
 	for (unsigned value = 0; value < 256; value++) {
 		memcpy(bytes, datagram_bytes, sizeof(bytes));
 		bytes[1] = (uint8_t)value;
@@ -354,7 +340,6 @@ static void test_datagram_zeros(void **state)
 	static const int zeros[] = {2, 3, 20, 21, 22, 23};
 	uint8_t bytes[WIRE_DATAGRAM_BYTES];
 
-	(void)state;
 	for (int k = 0; k < KINDS; k++) {
 		struct wire_datagram d = datagram_of(kinds[k].kind);
 
@@ -379,7 +364,6 @@ static void test_datagram_numbers(void **state)
 	} numbers[] = {{1, true}, {WIRE_NUMBER_OTHER - 1, true}, {WIRE_NUMBER_OTHER + 1, false}, {UINT64_MAX, false}};
 	uint8_t bytes[WIRE_DATAGRAM_BYTES];
 
-	(void)state;
 	for (int k = 0; k < KINDS; k++) {
 		struct wire_datagram d = datagram_of(kinds[k].kind), back;
 
@@ -408,7 +392,6 @@ static void test_datagram_random_bytes(void **state)
 	uint64_t seed = 0x9e3779b97f4a7c15;
 	unsigned accepted = 0;
 
-	(void)state;
 	for (int i = 0; i < 200000; i++) {
 		struct wire_datagram d = datagram_of(kinds[i % KINDS].kind), out;
 		uint8_t bytes[WIRE_DATAGRAM_BYTES], again[WIRE_DATAGRAM_BYTES];
@@ -444,7 +427,6 @@ static void test_ack(void **state)
 	uint8_t bytes[sizeof(expected) + 1];
 	struct wire_ack back;
 
-	(void)state;
 	memset(bytes, 0xee, sizeof(bytes));
 	wire_encode_ack(&ack, bytes);
 	assert_memory_equal(bytes, expected, sizeof(expected));
@@ -468,7 +450,6 @@ static void test_probe(void **state)
 	uint8_t bytes[sizeof(expected) + 1];
 	struct wire_probe back;
 
-	(void)state;
 	memset(bytes, 0xee, sizeof(bytes));
 	wire_encode_probe(&probe, bytes);
 	assert_memory_equal(bytes, expected, sizeof(expected));
@@ -481,7 +462,7 @@ static void test_probe(void **state)
 	assert_int_equal(back.way, probe.way);
 }
 
-int main(void)
+TEST_PROGRAM(test_wire)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_bytes),

@@ -8,15 +8,12 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "client/scout/within.h"
+#include "tests/unit/cmocka_shim.h"
 
 enum { RACKS = 2, MEMBERS = 2, WORKERS = RACKS * MEMBERS, TENSORS = 2, ELEMENTS = 40, STEPS = 90, SEEDS = 12 };
 
@@ -227,7 +224,6 @@ static void disturb(enum site_algorithm algorithm)
 
 static void test_ledgers(void **state)
 {
-	(void)state;
 	for (unsigned n = 1; n <= SEEDS; n++) {
 		for (int algorithm = 0; algorithm < SITE_ALGORITHM_COUNT; algorithm++) {
 			seed = n;
@@ -248,7 +244,6 @@ static void test_close(void **state)
 {
 	struct phub_site around = {.within = NULL}, within = {.around = &around};
 
-	(void)state;
 	within_take(&around);
 	within_give(&around);
 	assert_int_equal(within_bytes(&around), 0);
@@ -265,7 +260,7 @@ static void test_close(void **state)
 	assert_false(around.orphan);
 }
 
-int main(void)
+TEST_PROGRAM(test_within)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_ledgers),

@@ -135,7 +135,6 @@ static ssize_t tls_way_write(struct stream *head, const void *buf, size_t bytes)
 
 static int tls_way_fd(struct stream *head)
 {
-	(void)head;
 	return -1;
 }
 
