@@ -137,6 +137,15 @@ static int run_scene(const struct scene *scene)
 	return failed;
 }
 
+/* WORD is a row's label, or the beginning of several. */
+static bool scene_is_meant(const struct scene *scene, const char *word)
+{
+	for (unsigned i = 0; i < SCENES; i++)
+		if (strcmp(word, scenes[i].label) == 0)
+			return scene == &scenes[i];
+	return strncmp(word, scene->label, strlen(word)) == 0;
+}
+
 int main(int argc, char **argv)
 {
 	unsigned ran = 0;
@@ -146,7 +155,7 @@ int main(int argc, char **argv)
 	if (argc > 2)
 		cmocka_set_test_filter(argv[2]);
 	for (unsigned i = 0; i < SCENES; i++) {
-		if (argc > 1 && strncmp(argv[1], scenes[i].label, strlen(argv[1])) != 0)
+		if (argc > 1 && !scene_is_meant(&scenes[i], argv[1]))
 			continue;
 		if (!transport_find(scenes[i].transport)) {
 			printf("skipped: %s: this build has no transport \"%s\"\n", scenes[i].label,

@@ -73,8 +73,10 @@ static inline void shim_check_int(bool want_equal, uintmax_t a, uintmax_t b, con
 {
 	char what[96];
 
+	if ((a == b) == want_equal) /* millions of times, under emulation */
+		return;
 	snprintf(what, sizeof(what), "%#" PRIxMAX " %s %#" PRIxMAX, a, want_equal ? "!=" : "==", b);
-	shim_check((a == b) == want_equal, what, file, line);
+	shim_leave(SHIM_FAILED, what, file, line);
 }
 
 __attribute__((unused)) static void shim_check_string(const char *a, const char *b, const char *file, int line)
