@@ -187,14 +187,17 @@ def check_file(root, path):
             complain(path, error.lineno or 1, f"syntax: {error.msg}")
 
 
-def main():
-    if len(sys.argv) < 3:
+def main(root=None, *paths):
+    """Callable again: deploy/lint/self_test.py does, once a violation."""
+    global errors
+    errors = 0
+    if not paths:
         print(__doc__.strip(), file=sys.stderr)
         return 2
-    for path in sys.argv[2:]:
-        check_file(sys.argv[1], path)
+    for path in paths:
+        check_file(root, path)
     return 1 if errors else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(*sys.argv[1:]))
