@@ -8,6 +8,7 @@ Usage: check.py ROOT FILE...    FILEs relative to ROOT
 Exit status: 0 clean, 1 violations, 2 usage.
 """
 import ast
+import glob
 import os
 import re
 import sys
@@ -163,6 +164,44 @@ def check_functions(path, lines):
             begin = None
 
 
+def functions_of(code):
+    """Name, head and body of each function, and of each macro with arguments; clang-format puts braces into column 0."""
+    bare = re.sub(r'"(?:\\.|[^"\\\n])*"', '""', code)
+    for match in re.finditer(r"^([A-Za-z_][^;{}#=]*?\b(\w+)\([^;{}]*\))\s*^\{\n(.*?)^\}", bare, re.M | re.S):
+        yield match.group(2), match.group(1), match.group(3), line_of(bare, match)
+    for match in re.finditer(r"^#define ()(\w+)\(((?:[^\n]*\\\n)*[^\n]*)", bare, re.M):
+        yield match.group(2), "", match.group(3), line_of(bare, match)
+
+
+def check_cases(root, paths):
+    """Each case, which is a `static void NAME(void **state)` of the tests, reaches an assertion: its own, or one of a function
+    that its body names. A static function is known in its own file alone."""
+    paths = {path for path in paths if path.startswith("tests/")}
+    if not paths:
+        return
+    asserts = re.compile(r"\b(assert_\w+|fail|fail_msg|abort)\s*\(")
+    bodies, cases = {}, []
+    for path in sorted(glob.glob("tests/**/*.[ch]", root_dir=root, recursive=True)):
+        with open(os.path.join(root, path), encoding="utf-8") as file:
+            for name, head, body, line in functions_of(strip(file.read())):
+                local = path.endswith(".c") and (not head or re.match(r"(\w+ )*static ", head))
+                bodies[path if local else "", name] = body
+                if re.match(r"static void \w+\(void \*\*state\)$", head):
+                    cases.append((path, line, name))
+    good = {function for function, body in bodies.items() if asserts.search(body)}
+    named = {function: {call for word in re.findall(r"(?<![\w.>])[A-Za-z_]\w*", body)
+                        for call in [(function[0], word) if (function[0], word) in bodies else ("", word)] if call in bodies}
+             for function, body in bodies.items()}
+    grown = True
+    while grown:
+        more = {function for function, calls in named.items() if function not in good and not calls.isdisjoint(good)}
+        good |= more
+        grown = bool(more)
+    for path, line, name in cases:
+        if path in paths and (path, name) not in good:
+            complain(path, line, f"{name}(): a case without an assertion")
+
+
 def check_file(root, path):
     with open(os.path.join(root, path), encoding="utf-8") as file:
         text = file.read()
@@ -196,6 +235,7 @@ def main(root=None, *paths):
         return 2
     for path in paths:
         check_file(root, path)
+    check_cases(root, paths)
     return 1 if errors else 0
 
 

@@ -41,6 +41,10 @@ def function(lines):
     return "void f(void);\n\nvoid f(void)\n{\n" + "\tg();\n" * (lines - 2) + "}\n"
 
 
+def case(statement, more=""):
+    return f"{more}static void test_a(void **state)\n{{\n\t{statement}\n}}\n"
+
+
 # What is said, in which file, of which text.
 LAYERS = [(path, header) for path, headers in {
     "phub/base/a.c": ["transport/wire.h"],
@@ -72,10 +76,14 @@ RULES = [("layer rule", path, include(header)) for path, header in LAYERS] + [
     ("file of 801 lines", "phub/a.h", "/* A line. */\n" * 800),
     ("typedef struct", "phub/a.h", "typedef struct chunk chunk_t;\n"),
     ("public API", "phub/a.c", "void phub_start(void);\n"),
+    (r"test_a\(\): a case without", "tests/unit/test_a.c", case("f();", body("g();"))),
+    (r"test_a\(\): a case without", "tests/suite/a.c", case("s->elsewhere(1); /* assert_true(1) */")),
     ("no line", "deploy/a.sh", "#!/bin/sh\ntrue\n"),
     ("syntax", "deploy/a.py", "# SPDX-License-Identifier: Apache-2.0\ndef\n"),
     ("line of 161 columns", "deploy/a.py", "# SPDX-License-Identifier: Apache-2.0\n#" + "a".rjust(160) + "\n"),
 ]
+# Beside each violation; a static function is known in its own file alone.
+ELSEWHERE = ("tests/unit/rig.c", "static void elsewhere(int a)\n{\n\tassert_true(a);\n}\n")
 
 # The checker that alone fails comes first.
 TOOLS = [
@@ -110,6 +118,9 @@ ALLOWED = [
     ("client/phub_sites.h", "typedef struct phub_site phub_site_t;\n"),
     ("client/b.h", "#pragma once\n#include <stddef.h>\n\nstruct a {\n\tsize_t b;\n};\n"),
     ("aggregation/kernels_simd.h", "vec f(vec a);\n"),
+    ("tests/unit/test_a.c", case("assert_true(1);")),
+    ("tests/unit/test_b.c", case("run(own);", "static void own(void)\n{\n\tREQUIRE(1);\n}\n\n")),
+    ("tests/unit/b_rig.h", "#define REQUIRE(c)               \\\n\tdo {                     \\\n\t\tif (!(c))        \\\n\t\t\tabort(); \\\n\t} while (0)\n"),
 ]
 
 # The manifests that we have, each time with something else in one of them: what is said, line by line, sed's expression, the file.
@@ -195,7 +206,7 @@ def alone(checkers, status, output, pattern):
 
 def check_violations(tree):
     for pattern, path, text in RULES:
-        plant(tree, [(path, text)])
+        plant(tree, [ELSEWHERE, (path, text)])
         status, output = called(check.main, str(tree), path)
         judge(exactly(status, output, pattern, path + ":"), f'{path}: not "{pattern}" alone about: {text}', output)
     for pattern, expression, name in MANIFESTS:
