@@ -262,9 +262,7 @@ void scene_close(struct scene *s)
 	if (s->box.rig)
 		actor_hang_up(&s->box);
 	rig_wait(&s->rig, 6000);
-	assert_null(s->rig.box->control.jobs);
-	assert_int_equal(s->rig.box->control.memory_used, 0);
-	assert_true(box_balanced(s->rig.box));
+	rig_expect_empty(&s->rig);
 	box_destroy(s->rig.box, s->rig.now_ns);
 	assert_int_equal(above.opened, above.closed);
 	assert_int_equal(beside.opened, beside.closed);
@@ -273,18 +271,4 @@ void scene_close(struct scene *s)
 	loop_net_destroy(s->rig.net);
 	config_fini(&s->rig.config);
 	rig_calls = NULL;
-}
-
-void expect(struct actor *a, int code, const char *text)
-{
-	actor_hear(a);
-	if (!strstr(a->error, text))
-		fail_msg("'%s' is not in '%s'", text, a->error);
-	assert_int_equal(a->error_code, code);
-}
-
-const struct job *the_job(const struct scene *s)
-{
-	assert_non_null(s->rig.box->control.jobs);
-	return s->rig.box->control.jobs;
 }

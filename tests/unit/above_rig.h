@@ -11,8 +11,6 @@
 #include "transport/call.h"
 #include "transport/proof.h"
 
-#define ERROR_OF(name) PHUB__ERROR_CODE__ERROR_##name
-
 enum { ABOVE_HOST = 9, ABOVE_JOB = 77, WORLD = 4, KEYS = 3, ELEMENTS = 8192 };
 
 /* The played boxes. */
@@ -77,7 +75,5 @@ void scene_open(struct scene *s);
 /* Both have sent their tables, and the box above has all that it starts by. */
 void scene_tell(struct scene *s, const struct rig_job *job);
 void scene_close(struct scene *s);
-void expect(struct actor *a, int code, const char *text);
-const struct job *the_job(const struct scene *s);
 
 #endif

@@ -12,6 +12,7 @@
 #include <cmocka.h>
 
 #include "aggregation/dispatch.h"
+#include "phub/control/job.h"
 
 static int rig_accept(void *arg, struct stream **out)
 {
@@ -81,6 +82,26 @@ void rig_wait(struct rig *rig, uint64_t ms)
 		rig->now_ns += 10000000;
 		rig_turn_control(rig);
 	}
+}
+
+struct job *rig_job(const struct rig *rig)
+{
+	assert_non_null(rig->box->control.jobs);
+	return rig->box->control.jobs;
+}
+
+void rig_expect_empty(const struct rig *rig)
+{
+	const struct control *control = &rig->box->control;
+
+	if (control->jobs)
+		fail_msg("job '%s' is left", control->jobs->name);
+	assert_int_equal(control->memory_used, 0);
+	assert_int_equal(control->table_bytes, 0);
+	assert_int_equal(control->job_count, 0);
+	for (unsigned i = 0; i < rig->box->core_count; i++)
+		assert_int_equal(rig->box->placement[i].bytes, 0);
+	assert_true(box_balanced(rig->box));
 }
 
 void rig_close(struct rig *rig)
@@ -190,6 +211,13 @@ int actor_hear(struct actor *c)
 	}
 	c->closed = rc != -EAGAIN;
 	return c->last ? (int)c->last->message_case : 0;
+}
+
+void actor_expect(struct actor *c, int code, const char *text)
+{
+	actor_hear(c);
+	if (c->error_code != code || !strstr(c->error, text))
+		fail_msg("expected %d '%s', was told %d '%s'", code, text, c->error_code, c->error);
 }
 
 static uint8_t actor_nonce[PROOF_NONCE] = {1, 2, 3};

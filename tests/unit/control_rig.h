@@ -18,6 +18,8 @@
 #include "transport/stream_tls.h"
 #include "transport/transport.h"
 
+#define ERROR_OF(name) PHUB__ERROR_CODE__ERROR_##name
+
 enum { RIG_BOX_HOST = 0, RIG_PORT = 7077, RIG_CLIENTS_MAX = 16 };
 
 struct call_ops;
@@ -78,7 +80,10 @@ int rig_call_address(const struct call_peer *p, const char *transport, char *out
 
 /* A box with `cores` cores; `settings` are "key=value" ended by NULL, over the defaults, or NULL. */
 void rig_open(struct rig *rig, unsigned cores, const char *const *settings);
-/* Checks that the box balances. */
+/* The first job of the box; fails the test where there is none. */
+struct job *rig_job(const struct rig *rig);
+/* No job is left, nor memory, table or place on a core of one, and all that the box took it gave back. */
+void rig_expect_empty(const struct rig *rig);
 void rig_close(struct rig *rig);
 /* Turns the box until nothing is left to be done now. */
 void rig_turn_control(struct rig *rig);
@@ -93,6 +98,9 @@ void actor_say(struct actor *c, const Phub__Control *message);
 void actor_say_bytes(struct actor *c, const void *bytes, size_t count);
 /* Takes in what came; the case of the last message that is no Heartbeat and no Notice, or 0. */
 int actor_hear(struct actor *c);
+
+/* The last Error that came has this code, and this in its text; 0 and "": none came, or one without words. */
+void actor_expect(struct actor *c, int code, const char *text);
 
 void actor_hello(struct actor *c, const char *job, uint32_t rank, uint32_t world);
 /* Hello to Welcome. Returns whether it was welcomed. */

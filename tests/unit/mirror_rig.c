@@ -423,14 +423,7 @@ void standby_close(struct standby *s)
 	feed_close(&s->steady[0]);
 	feed_close(&s->steady[1]);
 	rig_wait(&s->rig, 200);
-	if (s->rig.box->control.jobs)
-		fail_msg("job '%s' is left", s->rig.box->control.jobs->name);
-	assert_int_equal(s->rig.box->control.memory_used, 0);
-	assert_int_equal(s->rig.box->control.table_bytes, 0);
-	assert_int_equal(s->rig.box->control.job_count, 0);
-	for (unsigned core = 0; core < MIRROR_CORES; core++)
-		assert_int_equal(s->rig.box->placement[core].bytes, 0);
-	assert_true(box_balanced(s->rig.box));
+	rig_expect_empty(&s->rig);
 	rig_close(&s->rig);
 }
 
@@ -470,13 +463,6 @@ void standby_close_moved(struct standby *s)
 	feed_close(&s->moved[0]);
 	feed_close(&s->moved[1]);
 	standby_close(s);
-}
-
-void actor_expect(struct actor *a, int code, const char *text)
-{
-	actor_hear(a);
-	if (a->error_code != code || !strstr(a->error, text))
-		fail_msg("expected %d '%s', was told %d '%s'", code, text, a->error_code, a->error);
 }
 
 /* Both jobs' next round of a chunk has the same bits. */

@@ -102,8 +102,5 @@ void standby_check_next(struct standby *s, uint32_t chunk);
 
 /* Says Hello.moves for job "job"; 0, or the code of the error that it is told. */
 int actor_move(struct rig *rig, struct actor *a, unsigned host, uint32_t rank, uint32_t world);
-void actor_expect(struct actor *a, int code, const char *text);
-
-#define ERROR_OF(name) PHUB__ERROR_CODE__ERROR_##name
 
 #endif

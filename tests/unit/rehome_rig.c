@@ -76,12 +76,6 @@ static const struct call_ops played_ops = {
 
 /* ---- a job of three, one worker at each ---- */
 
-struct job *rehome_job(const struct rehome_scene *s)
-{
-	assert_non_null(s->rig.box->control.jobs);
-	return s->rig.box->control.jobs;
-}
-
 const struct rig_job rehome_summed = {.generation = 1};
 const struct rig_job rehome_trained = {.generation = 1, .optimizer = OPTIMIZER_MOMENTUM};
 
@@ -121,7 +115,7 @@ void rehome_form(struct rehome_scene *s, const struct rig_job *job, const char *
 		actor_table(&s->box[i], job, REHOME_KEYS, REHOME_ELEMENTS);
 	}
 	rig_wait(&s->rig, 20);
-	assert_int_equal(rehome_job(s)->state, JOB_RUNNING);
+	assert_int_equal(rig_job(&s->rig)->state, JOB_RUNNING);
 	for (uint32_t i = 1; i < REHOME_BOXES; i++)
 		assert_int_equal(actor_hear(&s->box[i]), PHUB__CONTROL__MESSAGE_START);
 }
@@ -135,8 +129,8 @@ void rehome_open(struct rehome_scene *s, const struct rig_job *job, const char *
 	settings[0] = text;
 	rehome_form(s, job, settings);
 	for (unsigned i = 1; i < REHOME_BOXES; i++)
-		if (rehome_job(s)->peers->each[i].target)
-			rehome_job(s)->peers->each[i].state = PEER_LIFTING;
+		if (rig_job(&s->rig)->peers->each[i].target)
+			rig_job(&s->rig)->peers->each[i].state = PEER_LIFTING;
 }
 
 void rehome_close(struct rehome_scene *s)
@@ -147,26 +141,16 @@ void rehome_close(struct rehome_scene *s)
 		if (s->box[i].rig)
 			actor_hang_up(&s->box[i]);
 	rig_wait(&s->rig, 6000);
-	assert_null(s->rig.box->control.jobs);
-	assert_int_equal(s->rig.box->control.memory_used, 0);
+	rig_expect_empty(&s->rig);
 	assert_int_equal(opened, closed);
-	assert_true(box_balanced(s->rig.box));
 	rig_close(&s->rig);
 	rig_calls = NULL;
-}
-
-void rehome_expect(struct actor *a, int code, const char *text)
-{
-	actor_hear(a);
-	if (!strstr(a->error, text))
-		fail_msg("'%s' is not in '%s'", text, a->error);
-	assert_int_equal(a->error_code, code);
 }
 
 /* The link of the last box is this much slower than the others now, and the operator says so. */
 int rehome_begin(struct rehome_scene *s, double slower)
 {
-	struct job *job = rehome_job(s);
+	struct job *job = rig_job(&s->rig);
 
 	for (unsigned i = 0; job->peers && i < REHOME_BOXES; i++)
 		job->peers->boxes[i].rate_bytes_s = i + 1 < REHOME_BOXES ? 1e9 : 1e9 / slower;
@@ -219,13 +203,13 @@ void rehome_expect_step(struct rehome_scene *s, Phub__RehomeStep step, uint32_t 
 
 const char *rehome_state(const struct rehome_scene *s)
 {
-	return peers_moves(rehome_job(s)) ? "moves" : job_state_name(rehome_job(s)->state);
+	return peers_moves(rig_job(&s->rig)) ? "moves" : job_state_name(rig_job(&s->rig)->state);
 }
 
 /* How it ended, as the operator hears it. */
 void rehome_expect_outcome(const struct rehome_scene *s, uint32_t number, const char *stage, const char *why)
 {
-	const struct peers *p = rehome_job(s)->peers;
+	const struct peers *p = rig_job(&s->rig)->peers;
 	const struct peers_outcome *o = p->outcome;
 	uint32_t chunks = 0;
 	uint64_t bytes = 0;
@@ -250,7 +234,7 @@ void rehome_expect_outcome(const struct rehome_scene *s, uint32_t number, const 
 /* How far it is. */
 void rehome_expect_stage(const struct rehome_scene *s, const char *stage, unsigned done, const char *waits_for)
 {
-	const struct peers *p = rehome_job(s)->peers;
+	const struct peers *p = rig_job(&s->rig)->peers;
 	const char *box;
 
 	assert_string_equal(peers_outcome_stage(p), stage);

@@ -15,8 +15,7 @@
 #include "tests/unit/control_rig.h"
 #include "transport/call.h"
 
-#define ERROR_OF(name) PHUB__ERROR_CODE__ERROR_##name
-#define STEP(name)     PHUB__REHOME_STEP__REHOME_##name
+#define STEP(name) PHUB__REHOME_STEP__REHOME_##name
 
 enum { REHOME_BOXES = 3, REHOME_WORLD = 3, REHOME_KEYS = 12, REHOME_ELEMENTS = 8192, REHOME_PORT = 7100 };
 
@@ -42,15 +41,12 @@ struct rehome_scene {
 
 extern const struct rig_job rehome_summed, rehome_trained; /* of which the last one has momentum */
 
-struct job *rehome_job(const struct rehome_scene *s);
 /* The job runs. */
 void rehome_form(struct rehome_scene *s, const struct rig_job *job, const char *const *settings);
 /* ... with lost_ms of 8 s, and all others are reached. */
 void rehome_open(struct rehome_scene *s, const struct rig_job *job, const char *hierarchy);
 /* Nothing is left of it. */
 void rehome_close(struct rehome_scene *s);
-/* The last Error that came. */
-void rehome_expect(struct actor *a, int code, const char *text);
 
 /* The link of the last box is this much slower than the others now, and the operator says so. */
 int rehome_begin(struct rehome_scene *s, double slower);

@@ -34,8 +34,8 @@ static void test_joins(void **state)
 	scene_tell(&s, &plain);
 	said_join(&said);
 	upper_start(&said);
-	expect(&s.worker[0], 0, "");
-	assert_int_equal(the_job(&s)->state, JOB_RUNNING);
+	actor_expect(&s.worker[0], 0, "");
+	assert_int_equal(rig_job(&s.rig)->state, JOB_RUNNING);
 	for (unsigned i = 0; i < 2; i++) {
 		assert_int_equal(actor_hear(&s.worker[i]), PHUB__CONTROL__MESSAGE_START);
 		assert_true(s.worker[i].last->start->joined);
@@ -126,7 +126,7 @@ static void test_wrong_starts(void **state)
 		cases[i].make(&said);
 		upper_start(&said);
 		for (unsigned k = 0; k < 2; k++)
-			expect(&s.worker[k], cases[i].code, cases[i].text);
+			actor_expect(&s.worker[k], cases[i].code, cases[i].text);
 		scene_close(&s);
 	}
 }
@@ -142,7 +142,7 @@ static void test_starts_too_early(void **state)
 	said_init(&said);
 	said.start.gathered++;
 	upper_start(&said);
-	assert_int_equal(the_job(&s)->state, JOB_FORMING);
+	assert_int_equal(rig_job(&s.rig)->state, JOB_FORMING);
 	assert_non_null(strstr(above.left, "ranks came or went as it started"));
 	above.keys = 0;
 	rig_wait(&s.rig, 300);
@@ -150,8 +150,8 @@ static void test_starts_too_early(void **state)
 	assert_int_equal(above.keys, KEYS);
 	said_init(&said);
 	upper_start(&said);
-	expect(&s.worker[0], 0, "");
-	assert_int_equal(the_job(&s)->state, JOB_RUNNING);
+	actor_expect(&s.worker[0], 0, "");
+	assert_int_equal(rig_job(&s.rig)->state, JOB_RUNNING);
 	scene_close(&s);
 }
 
@@ -194,13 +194,13 @@ static void test_beside_is_silent(void **state)
 	scene_tell(&s, &plain);
 	said_exchange(&said);
 	upper_start(&said);
-	expect(&s.worker[1], 0, "");
-	assert_int_equal(the_job(&s)->state, JOB_RUNNING);
+	actor_expect(&s.worker[1], 0, "");
+	assert_int_equal(rig_job(&s.rig)->state, JOB_RUNNING);
 	assert_int_equal(beside.opened, 1);
 	beat(&s, 9);
-	expect(&s.worker[1], 0, "");
+	actor_expect(&s.worker[1], 0, "");
 	beat(&s, 4);
-	expect(&s.worker[1], ERROR_OF(LOST),
+	actor_expect(&s.worker[1], ERROR_OF(LOST),
 		"box 10.1.1.2:7077, to which chunks of it are lifted, cannot be reached from here: it has not answered "
 		"for 1");
 	scene_close(&s);
@@ -216,8 +216,8 @@ static void test_places_for_later(void **state)
 	scene_tell(&s, &again);
 	said_init(&said);
 	upper_start(&said);
-	assert_int_equal(the_job(&s)->state, JOB_RUNNING);
-	assert_int_equal(the_job(&s)->world, WORLD + WORLD);
+	assert_int_equal(rig_job(&s.rig)->state, JOB_RUNNING);
+	assert_int_equal(rig_job(&s.rig)->world, WORLD + WORLD);
 	scene_close(&s);
 }
 
@@ -232,12 +232,12 @@ static void test_joins_twice(void **state)
 	scene_tell(&s, &plain);
 	said_init(&said);
 	upper_start(&said);
-	assert_int_equal(the_job(&s)->state, JOB_RUNNING);
+	assert_int_equal(rig_job(&s.rig)->state, JOB_RUNNING);
 	scene_tell(&s, &next);
 	said_join(&said);
 	upper_start(&said);
 	for (unsigned k = 0; k < 2; k++)
-		expect(&s.worker[k], ERROR_OF(LOST), "it lets us in, and we run");
+		actor_expect(&s.worker[k], ERROR_OF(LOST), "it lets us in, and we run");
 	scene_close(&s);
 }
 
@@ -252,16 +252,16 @@ static void test_dial_ends_in_time(void **state)
 	scene_tell(&s, &plain);
 	said_init(&said);
 	upper_start(&said);
-	assert_int_equal(the_job(&s)->state, JOB_RUNNING);
+	assert_int_equal(rig_job(&s.rig)->state, JOB_RUNNING);
 	for (unsigned waited = 0; waited < patience_ms + 2000; waited += 500) {
 		for (unsigned i = 0; i < 2; i++)
 			actor_heartbeat(&s.worker[i]);
 		if (waited == patience_ms - 500)
-			expect(&s.worker[0], 0, "");
+			actor_expect(&s.worker[0], 0, "");
 		rig_wait(&s.rig, 500);
 	}
 	for (unsigned i = 0; i < 2; i++)
-		expect(&s.worker[i], ERROR_OF(LOST), "its data connections were not made within 15000 ms");
+		actor_expect(&s.worker[i], ERROR_OF(LOST), "its data connections were not made within 15000 ms");
 	scene_close(&s);
 }
 
@@ -323,12 +323,12 @@ static void test_breaks_again_and_again(void **state)
 	upper_flaps(&s, queue, &conn, 8);
 	beat(&s, 16);
 	upper_flaps(&s, queue, &conn, 8);
-	expect(&s.worker[0], 0, "");
-	assert_int_equal(the_job(&s)->reconnects, 32);
+	actor_expect(&s.worker[0], 0, "");
+	assert_int_equal(rig_job(&s.rig)->reconnects, 32);
 	upper_flaps(&s, queue, &conn, 4);
 	beat(&s, 3); /* it might have said why */
 	for (unsigned i = 0; i < 2; i++)
-		expect(&s.worker[i], ERROR_OF(LOST),
+		actor_expect(&s.worker[i], ERROR_OF(LOST),
 			"box above (uplink 10.1.1.1:7077) was lost: the uplink of core 0 to its core 0 broke again "
 			"and again, and no result came between: ");
 	if (conn)
@@ -361,8 +361,8 @@ static void test_is_not_taken(void **state)
 	up->ops = ops;
 	upper_flaps(&s, queue, &conn, 1);
 	beat(&s, 12);
-	expect(&s.worker[0], 0, "");
-	assert_int_equal(the_job(&s)->state, JOB_RUNNING);
+	actor_expect(&s.worker[0], 0, "");
+	assert_int_equal(rig_job(&s.rig)->state, JOB_RUNNING);
 	if (conn)
 		queue->ops->drop(queue, conn);
 	above.transport->ops->queue_destroy(above.transport, queue);
@@ -394,18 +394,18 @@ static void test_rank_is_above(void **state)
 	assert_int_equal(above.keys, KEYS);
 	said_join(&said);
 	upper_start(&said);
-	assert_int_equal(the_job(&s)->state, JOB_FORMING); /* the second one's table has not come */
-	assert_int_equal(the_job(&s)->members[2].at, JOB_AT_OTHER);
+	assert_int_equal(rig_job(&s.rig)->state, JOB_FORMING); /* the second one's table has not come */
+	assert_int_equal(rig_job(&s.rig)->members[2].at, JOB_AT_OTHER);
 	box_comes(&s, 2);
-	expect(&s.box, ERROR_OF(BUSY), "rank 2 is at a box above this one, or below that");
+	actor_expect(&s.box, ERROR_OF(BUSY), "rank 2 is at a box above this one, or below that");
 	actor_hang_up(&s.box);
 	actor_table(&s.worker[1], &shrinks, KEYS, ELEMENTS);
 	rig_wait(&s.rig, 10);
-	assert_int_equal(the_job(&s)->state, JOB_RUNNING);
+	assert_int_equal(rig_job(&s.rig)->state, JOB_RUNNING);
 	box_comes(&s, 3); /* into the place that it had */
-	expect(&s.box, ERROR_OF(TAKEN), "rank 3 is at another box; give every worker its own rank");
-	assert_int_equal(the_job(&s)->state, JOB_RUNNING);
-	assert_int_equal(job_count_somewhere(the_job(&s)), WORLD);
+	actor_expect(&s.box, ERROR_OF(TAKEN), "rank 3 is at another box; give every worker its own rank");
+	assert_int_equal(rig_job(&s.rig)->state, JOB_RUNNING);
+	assert_int_equal(job_count_somewhere(rig_job(&s.rig)), WORLD);
 	for (unsigned k = 0; k < 2; k++) {
 		actor_hear(&s.worker[k]);
 		assert_int_equal(s.worker[k].error_code, 0);
@@ -488,15 +488,15 @@ static void test_cores_know_the_lease(void **state)
 	assert_true(actor_join(&s.worker[0], "alone", 0, 1, NULL));
 	actor_table(&s.worker[0], &plain, KEYS, ELEMENTS);
 	rig_wait(&s.rig, 10);
-	assert_int_equal(the_job(&s)->state, JOB_RUNNING);
-	assert_true(the_job(&s)->generation->store.shards[0]->leased);
+	assert_int_equal(rig_job(&s.rig)->state, JOB_RUNNING);
+	assert_true(rig_job(&s.rig)->generation->store.shards[0]->leased);
 	above_doubt(c, "it is a test");
 	expect_lease(&s.rig, 0);
 	for (unsigned below = 0; below < 2; below++) { /* another root may have gone on with it */
 		actor_dial(&s.rig, &s.worker[1], 2 + below);
 		s.worker[1].below = below;
 		assert_false(actor_join(&s.worker[1], "alone", 0, 1, NULL));
-		expect(&s.worker[1], ERROR_OF(BUSY), "lets nobody in until it knows");
+		actor_expect(&s.worker[1], ERROR_OF(BUSY), "lets nobody in until it knows");
 		actor_hang_up(&s.worker[1]);
 	}
 	above_renew(c, s.rig.now_ns + 1000000000);
@@ -513,7 +513,7 @@ static const char *waits_for(struct scene *s)
 {
 	static struct parent_report report;
 
-	assert_true(parent_describe(the_job(s), &report));
+	assert_true(parent_describe(rig_job(&s->rig), &report));
 	assert_int_equal(report.state, PARENT_DIALLING);
 	return report.why;
 }
@@ -591,7 +591,7 @@ static void test_advice(void **state)
 			struct parent_report report;
 
 			rig_wait(&s.rig, turn ? 1000 : 100);
-			assert_true(parent_describe(the_job(&s), &report));
+			assert_true(parent_describe(rig_job(&s.rig), &report));
 			advice = report.advice;
 			assert_string_equal(advice, cases[i].advice);
 		}
@@ -716,7 +716,7 @@ static void test_both_above_die(void **state)
 	actor_dial(&s.rig, &s.box, 5);
 	s.box.below = true;
 	assert_false(actor_join(&s.box, "wide", 0, WORLD, NULL));
-	expect(&s.box, ERROR_OF(BUSY),
+	actor_expect(&s.box, ERROR_OF(BUSY),
 		"has lost the one above it, and waits itself to be let in by that one's sibling");
 	above.undecided = false;
 	rig_wait(&s.rig, 500);

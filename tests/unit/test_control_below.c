@@ -15,8 +15,6 @@
 #include "phub/control/job.h"
 #include "phub/control/job_below.h"
 
-#define ERROR_OF(name) PHUB__ERROR_CODE__ERROR_##name
-
 enum { WORLD = 4, ELEMENTS = 3000 };
 
 static const struct rig_job plain = {.generation = 1};
@@ -60,23 +58,8 @@ static void scene_close(struct scene *s)
 		if (all[i]->rig)
 			actor_hang_up(all[i]);
 	rig_wait(&s->rig, 6000);
-	assert_null(s->rig.box->control.jobs);
-	assert_true(box_balanced(s->rig.box));
+	rig_expect_empty(&s->rig);
 	rig_close(&s->rig);
-}
-
-static void expect(struct actor *a, int code, const char *text)
-{
-	actor_hear(a);
-	assert_int_equal(a->error_code, code);
-	if (!strstr(a->error, text))
-		fail_msg("'%s' is not in '%s'", text, a->error);
-}
-
-static const struct job *the_job(const struct scene *s)
-{
-	assert_non_null(s->rig.box->control.jobs);
-	return s->rig.box->control.jobs;
 }
 
 /* ---- it starts ---- */
@@ -90,12 +73,12 @@ static void scene_start_as(struct scene *s, const struct rig_job *job)
 	actor_table(&s->box, job, 1, ELEMENTS);
 	actor_table(&s->worker, job, 1, ELEMENTS);
 	rig_wait(&s->rig, 1500);
-	assert_int_equal(the_job(s)->state, JOB_FORMING);
+	assert_int_equal(rig_job(&s->rig)->state, JOB_FORMING);
 	actor_hear(&s->worker);
 	assert_non_null(strstr(s->worker.notice, "waits to start for rank 1 of 4"));
 	actor_gather(&s->box, all, 3, 2, 0);
 	rig_wait(&s->rig, 10);
-	assert_int_equal(the_job(s)->state, JOB_RUNNING);
+	assert_int_equal(rig_job(&s->rig)->state, JOB_RUNNING);
 }
 
 static void scene_start(struct scene *s)
@@ -113,8 +96,8 @@ static void test_starts(void **state)
 	assert_int_equal(s.box.last->start->gathered, 2);
 	assert_int_equal(actor_hear(&s.worker), PHUB__CONTROL__MESSAGE_START);
 	assert_int_equal(s.worker.last->start->rank, 0);
-	assert_int_equal(the_job(&s)->generation->spec.boxes, 1);
-	assert_int_equal(the_job(&s)->generation->spec.root, 0);
+	assert_int_equal(rig_job(&s.rig)->generation->spec.boxes, 1);
+	assert_int_equal(rig_job(&s.rig)->generation->spec.root, 0);
 	/* Both must come to a barrier, and leave. */
 	actor_barrier(&s.worker, 1);
 	rig_wait(&s.rig, 1500);
@@ -143,9 +126,9 @@ static void test_root_is_below(void **state)
 	actor_gather(&s.box, ranks, 3, 1, DTYPE_BF16);
 	actor_table(&s.box, &plain, 1, ELEMENTS);
 	rig_wait(&s.rig, 10);
-	assert_int_equal(the_job(&s)->state, JOB_RUNNING);
-	assert_int_equal(the_job(&s)->generation->spec.root, the_job(&s)->world);
-	assert_int_equal(the_job(&s)->generation->spec.lift, DTYPE_BF16);
+	assert_int_equal(rig_job(&s.rig)->state, JOB_RUNNING);
+	assert_int_equal(rig_job(&s.rig)->generation->spec.root, rig_job(&s.rig)->world);
+	assert_int_equal(rig_job(&s.rig)->generation->spec.lift, DTYPE_BF16);
 	scene_close(&s);
 }
 
@@ -163,13 +146,13 @@ static void test_gone_before_the_start(void **state)
 	rig_wait(&s.rig, 10);
 	actor_dial(&s.rig, &s.other, 3);
 	assert_false(actor_join(&s.other, "wide", 1, WORLD, NULL));
-	expect(&s.other, ERROR_OF(TAKEN), "rank 1 of job 'wide' is at another box");
+	actor_expect(&s.other, ERROR_OF(TAKEN), "rank 1 of job 'wide' is at another box");
 	actor_hang_up(&s.other);
 	actor_hang_up(&s.box);
 	rig_wait(&s.rig, 10);
 	worker_join(&s.rig, &s.other, 3, 1);
 	box_join(&s.rig, &s.box, 2); /* in the place of the one before */
-	assert_int_equal(the_job(&s)->world, WORLD + 1);
+	assert_int_equal(rig_job(&s.rig)->world, WORLD + 1);
 	scene_close(&s);
 }
 
@@ -181,7 +164,7 @@ static void test_lost(void **state)
 	actor_hang_up(&s.box);
 	memset(&s.box, 0, sizeof(s.box));
 	rig_wait(&s.rig, 10);
-	expect(&s.worker, ERROR_OF(LOST), "(ranks 1-3) was lost");
+	actor_expect(&s.worker, ERROR_OF(LOST), "(ranks 1-3) was lost");
 	assert_int_equal(s.worker.error_rank, -1);
 	scene_close(&s);
 }
@@ -197,8 +180,8 @@ static void test_silent(void **state)
 		actor_heartbeat(&s.worker);
 		actor_hear(&s.box);
 	}
-	expect(&s.box, ERROR_OF(LOST), "nothing was heard of box 10.0.0.2:7077 for ");
-	expect(&s.worker, ERROR_OF(LOST), "(ranks 1-3) was lost: it was silent for ");
+	actor_expect(&s.box, ERROR_OF(LOST), "nothing was heard of box 10.0.0.2:7077 for ");
+	actor_expect(&s.worker, ERROR_OF(LOST), "(ranks 1-3) was lost: it was silent for ");
 	scene_close(&s);
 }
 
@@ -240,7 +223,7 @@ static void test_failed_below(void **state)
 		scene_start(&s);
 		say_failure(&s.box, cases[i].code, cases[i].rank, cases[i].text);
 		rig_wait(&s.rig, 10);
-		expect(&s.worker, cases[i].told_code, cases[i].told);
+		actor_expect(&s.worker, cases[i].told_code, cases[i].told);
 		assert_int_equal(s.worker.error_rank, cases[i].told_rank);
 		assert_true(strstr(s.worker.error, "told by") == strrchr(s.worker.error, '(') + 1);
 		scene_close(&s);
@@ -278,24 +261,24 @@ static void test_shrinks(void **state)
 	scene_start_as(&s, &shrinks);
 	actor_hang_up(&s.box);
 	rig_wait(&s.rig, 10);
-	assert_int_equal(the_job(&s)->state, JOB_RUNNING);
+	assert_int_equal(rig_job(&s.rig)->state, JOB_RUNNING);
 	expect_members(&s.worker, 1, 3, 0);
 	box_comes(&s, 3, &shrinks, two, 2);
-	assert_int_equal(the_job(&s)->state, JOB_RUNNING);
-	assert_false(the_job(&s)->members[WORLD].gone); /* in the place of the one before */
-	expect_members(&s.worker, 3, 1, 0);             /* rank 2 is nowhere */
-	assert_int_equal(job_count_somewhere(the_job(&s)), 3);
+	assert_int_equal(rig_job(&s.rig)->state, JOB_RUNNING);
+	assert_false(rig_job(&s.rig)->members[WORLD].gone); /* in the place of the one before */
+	expect_members(&s.worker, 3, 1, 0);                 /* rank 2 is nowhere */
+	assert_int_equal(job_count_somewhere(rig_job(&s.rig)), 3);
 	/* So it may come here, and then not there. */
 	worker_join(&s.rig, &s.other, 4, 2);
 	actor_table(&s.other, &shrinks, 1, ELEMENTS);
 	rig_wait(&s.rig, 10);
 	assert_int_equal(actor_hear(&s.other), PHUB__CONTROL__MESSAGE_START);
 	assert_true(s.other.last->start->joined);
-	assert_int_equal(job_count_somewhere(the_job(&s)), 4);
+	assert_int_equal(job_count_somewhere(rig_job(&s.rig)), 4);
 	actor_gather(&s.box, (const uint32_t[]){1, 2, 3}, 3, 2, 0);
 	rig_wait(&s.rig, 10);
-	expect(&s.box, ERROR_OF(TAKEN), "rank 2 is at loop:4");
-	assert_int_equal(job_count_somewhere(the_job(&s)), 2);
+	actor_expect(&s.box, ERROR_OF(TAKEN), "rank 2 is at loop:4");
+	assert_int_equal(job_count_somewhere(rig_job(&s.rig)), 2);
 	scene_close(&s);
 }
 
@@ -313,16 +296,16 @@ static void test_joins(void **state)
 	rig_wait(&s.rig, 10);
 	box_comes(&s, 2, &shrinks, ranks, 3);
 	actor_hear(&s.box); /* the last is that all are here */
-	assert_int_equal(the_job(&s)->members[WORLD].gathered, 1);
-	assert_int_equal(the_job(&s)->members[WORLD].barrier, 1);
-	assert_false(the_job(&s)->members[WORLD].gone);
-	assert_int_equal(job_count_somewhere(the_job(&s)), WORLD);
+	assert_int_equal(rig_job(&s.rig)->members[WORLD].gathered, 1);
+	assert_int_equal(rig_job(&s.rig)->members[WORLD].barrier, 1);
+	assert_false(rig_job(&s.rig)->members[WORLD].gone);
+	assert_int_equal(job_count_somewhere(rig_job(&s.rig)), WORLD);
 	actor_barrier(&s.worker, 2); /* waits for the new one, too */
 	rig_wait(&s.rig, 10);
-	assert_int_equal(the_job(&s)->barrier, 1);
+	assert_int_equal(rig_job(&s.rig)->barrier, 1);
 	actor_barrier(&s.box, 2);
 	rig_wait(&s.rig, 10);
-	assert_int_equal(the_job(&s)->barrier, 2);
+	assert_int_equal(rig_job(&s.rig)->barrier, 2);
 	scene_close(&s);
 }
 
@@ -356,7 +339,7 @@ static void test_deserted(void **state)
 	scene_start(&s);
 	say_deserted(&s.box, "rank 1 (there) was lost");
 	rig_wait(&s.rig, 10);
-	expect(&s.worker, ERROR_OF(LOST), "rank 1 (there) was lost (told by box ");
+	actor_expect(&s.worker, ERROR_OF(LOST), "rank 1 (there) was lost (told by box ");
 	scene_close(&s);
 }
 
@@ -368,7 +351,7 @@ static void test_fails_below(void **state)
 	scene_start_as(&s, &shrinks);
 	say_failure(&s.box, ERROR_OF(LOST), 2, "rank 2 (there) was lost, and no other took its place");
 	rig_wait(&s.rig, 10);
-	expect(&s.worker, ERROR_OF(LOST), "no other took its place (told by box ");
+	actor_expect(&s.worker, ERROR_OF(LOST), "no other took its place (told by box ");
 	scene_close(&s);
 }
 
@@ -383,16 +366,16 @@ static void test_waits(void **state)
 	rig_wait(&s.rig, 10);
 	box_comes(&s, 3, &waits, one, 1);
 	assert_int_not_equal(actor_hear(&s.box), PHUB__CONTROL__MESSAGE_START);
-	assert_true(the_job(&s)->members[WORLD].gone);
+	assert_true(rig_job(&s.rig)->members[WORLD].gone);
 	actor_gather(&s.box, two, 2, 2, 0);
 	rig_wait(&s.rig, 10);
-	assert_true(the_job(&s)->members[WORLD].gone);
+	assert_true(rig_job(&s.rig)->members[WORLD].gone);
 	worker_join(&s.rig, &s.other, 4, 2);
 	actor_table(&s.other, &waits, 1, ELEMENTS);
 	rig_wait(&s.rig, 10);
-	assert_false(the_job(&s)->members[2].gone);
-	assert_false(the_job(&s)->members[WORLD].gone); /* all are somewhere */
-	assert_int_equal(job_count_somewhere(the_job(&s)), WORLD);
+	assert_false(rig_job(&s.rig)->members[2].gone);
+	assert_false(rig_job(&s.rig)->members[WORLD].gone); /* all are somewhere */
+	assert_int_equal(job_count_somewhere(rig_job(&s.rig)), WORLD);
 	scene_close(&s);
 }
 
@@ -407,7 +390,7 @@ static void test_waits_in_vain(void **state)
 		actor_heartbeat(&s.worker);
 		actor_hear(&s.worker);
 	}
-	expect(&s.worker, ERROR_OF(LOST), "(ranks 1-3) was lost, and no other took its place in 300 s");
+	actor_expect(&s.worker, ERROR_OF(LOST), "(ranks 1-3) was lost, and no other took its place in 300 s");
 	scene_close(&s);
 }
 
@@ -428,8 +411,8 @@ static void test_emptied_place(void **state)
 		actor_table(a, &waits, 1, ELEMENTS);
 		rig_wait(&s.rig, 10);
 	}
-	assert_int_equal(job_count_somewhere(the_job(&s)), WORLD);
-	assert_true(the_job(&s)->members[WORLD].elsewhere);
+	assert_int_equal(job_count_somewhere(rig_job(&s.rig)), WORLD);
+	assert_true(rig_job(&s.rig)->members[WORLD].elsewhere);
 	for (unsigned i = 0; i < 400; i++) { /* longer than a job waits for anybody */
 		rig_wait(&s.rig, 1000);
 		actor_heartbeat(&s.worker);
@@ -442,13 +425,13 @@ static void test_emptied_place(void **state)
 	memset(&s.box, 0, sizeof(s.box));
 	box_join(&s.rig, &s.box, 7);
 	rig_wait(&s.rig, 1500);
-	assert_int_equal(the_job(&s)->state, JOB_RUNNING);
+	assert_int_equal(rig_job(&s.rig)->state, JOB_RUNNING);
 	actor_gather(&s.box, three, 1, 1, 0);
 	actor_table(&s.box, &waits, 1, ELEMENTS);
 	rig_wait(&s.rig, 10);
-	assert_int_equal(the_job(&s)->state, JOB_RUNNING);
-	assert_false(the_job(&s)->members[WORLD].gone);
-	assert_int_equal(job_count_somewhere(the_job(&s)), WORLD);
+	assert_int_equal(rig_job(&s.rig)->state, JOB_RUNNING);
+	assert_false(rig_job(&s.rig)->members[WORLD].gone);
+	assert_int_equal(job_count_somewhere(rig_job(&s.rig)), WORLD);
 	actor_hang_up(&late);
 	scene_close(&s);
 }
@@ -467,26 +450,26 @@ static void test_newcomer_lost(void **state)
 	s.rig.cores_rest = true; /* they have not answered yet */
 	actor_table(&s.other, &waits, 1, ELEMENTS);
 	rig_wait(&s.rig, 10);
-	assert_true(the_job(&s)->members[2].joins);
+	assert_true(rig_job(&s.rig)->members[2].joins);
 	actor_hang_up(&s.other);
 	rig_wait(&s.rig, 10);
 	s.rig.cores_rest = false;
 	rig_wait(&s.rig, 10);
-	assert_true(the_job(&s)->members[2].elsewhere);
-	assert_int_equal(the_job(&s)->members[2].at, WORLD);
-	assert_false(job_is_somewhere(the_job(&s), 2));
+	assert_true(rig_job(&s.rig)->members[2].elsewhere);
+	assert_int_equal(rig_job(&s.rig)->members[2].at, WORLD);
+	assert_false(job_is_somewhere(rig_job(&s.rig), 2));
 	box_comes(&s, 3, &waits, two, 2);
-	assert_true(the_job(&s)->members[WORLD].gone);
+	assert_true(rig_job(&s.rig)->members[WORLD].gone);
 	actor_gather(&s.box, all, 3, 2, 0);
 	rig_wait(&s.rig, 10);
-	assert_false(the_job(&s)->members[WORLD].gone);
-	assert_int_equal(job_count_somewhere(the_job(&s)), WORLD);
+	assert_false(rig_job(&s.rig)->members[WORLD].gone);
+	assert_int_equal(job_count_somewhere(rig_job(&s.rig)), WORLD);
 	scene_close(&s);
 }
 
 static void expect_association(const struct scene *s, const char *association)
 {
-	char *is = job_below_association(the_job(s));
+	char *is = job_below_association(rig_job(&s->rig));
 
 	assert_non_null(is);
 	assert_string_equal(is, association);
@@ -507,8 +490,8 @@ static void test_association(void **state)
 	rig_wait(&s.rig, 10);
 	actor_leave(&s.worker);
 	rig_wait(&s.rig, 10);
-	assert_int_equal(the_job(&s)->state, JOB_RUNNING);
-	assert_int_equal(job_below_count(the_job(&s)), 1);
+	assert_int_equal(rig_job(&s.rig)->state, JOB_RUNNING);
+	assert_int_equal(job_below_count(rig_job(&s.rig)), 1);
 	expect_association(&s, "");
 	scene_close(&s);
 }
@@ -519,7 +502,7 @@ static void expect_no_box(struct scene *s, uint32_t rank, uint32_t world, int co
 {
 	s->other.below = true;
 	assert_false(actor_join(&s->other, "wide", rank, world, NULL));
-	expect(&s->other, code, text);
+	actor_expect(&s->other, code, text);
 	actor_hang_up(&s->other);
 	memset(&s->other, 0, sizeof(s->other));
 }
@@ -533,7 +516,7 @@ static void test_rank_is_below(void **state)
 		scene_start_as(&s, i ? &shrinks : &plain);
 		actor_dial(&s.rig, &s.other, 3);
 		assert_false(actor_join(&s.other, "wide", 2, WORLD, NULL));
-		expect(&s.other, i ? ERROR_OF(BUSY) : ERROR_OF(TAKEN), "rank 2 of job 'wide' is at another box");
+		actor_expect(&s.other, i ? ERROR_OF(BUSY) : ERROR_OF(TAKEN), "rank 2 of job 'wide' is at another box");
 		scene_close(&s);
 	}
 }
@@ -552,7 +535,7 @@ static void test_no_box(void **state)
 	actor_dial(&s.rig, &s.other, 3);
 	s.other.mirror = true;
 	expect_no_box(&s, 0, 1, ERROR_OF(PROTOCOL), "hello of an administrator");
-	assert_int_equal(the_job(&s)->state, JOB_RUNNING);
+	assert_int_equal(rig_job(&s.rig)->state, JOB_RUNNING);
 	scene_close(&s);
 }
 
@@ -564,37 +547,38 @@ static void test_wrong_gatherings(void **state)
 
 	scene_open(&s);
 	actor_gather(&s.worker, mine, 1, 1, 0);
-	expect(&s.worker, ERROR_OF(PROTOCOL), "a gathering of ranks by a worker");
+	actor_expect(&s.worker, ERROR_OF(PROTOCOL), "a gathering of ranks by a worker");
 	actor_gather(&s.box, beyond, 2, 1, 0);
-	expect(&s.box, ERROR_OF(PROTOCOL), "a gathering of rank 4 of 4");
+	actor_expect(&s.box, ERROR_OF(PROTOCOL), "a gathering of rank 4 of 4");
 	scene_close(&s);
 	scene_open(&s);
 	actor_gather(&s.box, here, 1, 1, 0);
-	expect(&s.box, ERROR_OF(TAKEN), "rank 0 is at box 10.0.0.2:7077 and at loop:1");
-	expect(&s.worker, ERROR_OF(TAKEN), "give every worker its own rank");
+	actor_expect(&s.box, ERROR_OF(TAKEN), "rank 0 is at box 10.0.0.2:7077 and at loop:1");
+	actor_expect(&s.worker, ERROR_OF(TAKEN), "give every worker its own rank");
 	scene_close(&s);
 	scene_open(&s);
 	box_join(&s.rig, &s.other, 3);
 	actor_gather(&s.box, mine, 1, 1, 0);
 	actor_gather(&s.other, mine, 1, 1, 0);
-	expect(&s.other, ERROR_OF(TAKEN), "rank 1 is at box 10.0.0.3:7077 and at box 10.0.0.2:7077 (rank 1)");
+	actor_expect(&s.other, ERROR_OF(TAKEN), "rank 1 is at box 10.0.0.3:7077 and at box 10.0.0.2:7077 (rank 1)");
 	scene_close(&s);
 	scene_open(&s);
 	box_join(&s.rig, &s.other, 3);
 	actor_gather(&s.box, mine, 1, 1, DTYPE_BF16);
 	actor_gather(&s.other, NULL, 0, 1, DTYPE_F32);
-	expect(&s.other, ERROR_OF(MISMATCH), "box 10.0.0.3:7077 sends its sums as f32, and box 10.0.0.2:7077 as bf16");
+	actor_expect(
+		&s.other, ERROR_OF(MISMATCH), "box 10.0.0.3:7077 sends its sums as f32, and box 10.0.0.2:7077 as bf16");
 	scene_close(&s);
 	scene_open(&s);
 	actor_gather(&s.box, NULL, 0, 1, 77);
-	expect(&s.box, ERROR_OF(MISMATCH), "sends its sums as");
+	actor_expect(&s.box, ERROR_OF(MISMATCH), "sends its sums as");
 	scene_close(&s);
 	/* And one when it is too late: its ranks changed as the job was started. */
 	scene_start(&s);
 	actor_gather(&s.box, mine, 1, 3, 0);
 	rig_wait(&s.rig, 10);
-	expect(&s.box, ERROR_OF(LOST), "ranks came or went as it started");
-	expect(&s.worker, ERROR_OF(LOST), "was lost: ranks came or went as it started");
+	actor_expect(&s.box, ERROR_OF(LOST), "ranks came or went as it started");
+	actor_expect(&s.worker, ERROR_OF(LOST), "was lost: ranks came or went as it started");
 	scene_close(&s);
 }
 
@@ -618,8 +602,8 @@ static void test_not_spread(void **state)
 		actor_table(&s.box, &cases[i].job, 1, ELEMENTS);
 		actor_table(&s.worker, &cases[i].job, 1, ELEMENTS);
 		rig_wait(&s.rig, 10);
-		expect(&s.box, ERROR_OF(UNSUPPORTED), cases[i].text);
-		expect(&s.worker, ERROR_OF(UNSUPPORTED), cases[i].text);
+		actor_expect(&s.box, ERROR_OF(UNSUPPORTED), cases[i].text);
+		actor_expect(&s.worker, ERROR_OF(UNSUPPORTED), cases[i].text);
 		scene_close(&s);
 	}
 	for (unsigned who = 0; who < 2; who++) {
@@ -628,7 +612,7 @@ static void test_not_spread(void **state)
 		scene_open(&s);
 		actor_barrier(who ? &s.box : &s.worker, 1);
 		rig_wait(&s.rig, 10);
-		expect(&s.worker, ERROR_OF(UNSUPPORTED), "at a barrier before the job has started");
+		actor_expect(&s.worker, ERROR_OF(UNSUPPORTED), "at a barrier before the job has started");
 		scene_close(&s);
 	}
 }
@@ -660,14 +644,14 @@ static void test_places_for_later(void **state)
 	worker_join(&s.rig, &s.worker, 1, 0);
 	actor_table(&s.worker, &again, 1, ELEMENTS);
 	wait_alive(&s, 11000);
-	assert_int_equal(the_job(&s)->state, JOB_RUNNING);
+	assert_int_equal(rig_job(&s.rig)->state, JOB_RUNNING);
 	box_comes(&s, 2, &again, some, 2);
-	assert_int_equal(job_count_somewhere(the_job(&s)), WORLD - 1);
+	assert_int_equal(job_count_somewhere(rig_job(&s.rig)), WORLD - 1);
 	box_join(&s.rig, &s.other, 3);
 	actor_gather(&s.other, one, 1, 1, 0);
 	actor_table(&s.other, &again, 1, ELEMENTS);
 	rig_wait(&s.rig, 10);
-	assert_int_equal(job_count_somewhere(the_job(&s)), WORLD);
+	assert_int_equal(job_count_somewhere(rig_job(&s.rig)), WORLD);
 	scene_close(&s);
 }
 
@@ -689,7 +673,7 @@ static void test_places_for_more(void **state)
 		actor_table(&more[i], &shrinks, 1, ELEMENTS);
 		rig_wait(&s.rig, 10);
 	}
-	assert_int_equal(job_count_somewhere(the_job(&s)), WORLD);
+	assert_int_equal(job_count_somewhere(rig_job(&s.rig)), WORLD);
 	for (unsigned i = 0; i < 3; i++)
 		actor_hang_up(&more[i]);
 	scene_close(&s);
@@ -708,19 +692,19 @@ static void test_begins_without_some(void **state)
 	gather.ranks = one;
 	gather.n_ranks = 1;
 	gather.resumes = true; /* those of the box were in it */
-	job_below_gather(the_job(&s)->members[WORLD].session, &gather);
+	job_below_gather(rig_job(&s.rig)->members[WORLD].session, &gather);
 	actor_table(&s.box, &shrinks, 1, ELEMENTS);
 	actor_table(&s.worker, &shrinks, 1, ELEMENTS);
 	wait_alive(&s, 9000);
-	assert_int_equal(the_job(&s)->state, JOB_FORMING);
+	assert_int_equal(rig_job(&s.rig)->state, JOB_FORMING);
 	wait_alive(&s, 2000);
-	assert_int_equal(the_job(&s)->state, JOB_RUNNING);
-	assert_int_equal(job_count_somewhere(the_job(&s)), 2);
+	assert_int_equal(rig_job(&s.rig)->state, JOB_RUNNING);
+	assert_int_equal(job_count_somewhere(rig_job(&s.rig)), 2);
 	actor_gather(&s.box, more, 2, 2, 0);
 	worker_join(&s.rig, &s.other, 4, 1);
 	actor_table(&s.other, &shrinks, 1, ELEMENTS);
 	rig_wait(&s.rig, 10);
-	assert_int_equal(job_count_somewhere(the_job(&s)), WORLD);
+	assert_int_equal(job_count_somewhere(rig_job(&s.rig)), WORLD);
 	scene_close(&s);
 }
 
@@ -734,11 +718,11 @@ static void test_gathers_late(void **state)
 	scene_start(&s);
 	gather.number = 3;
 	s.rig.box->control.jobs->state = JOB_LOADING;
-	job_below_gather(the_job(&s)->members[WORLD].session, &gather);
+	job_below_gather(rig_job(&s.rig)->members[WORLD].session, &gather);
 	s.rig.box->control.jobs->state = JOB_RUNNING;
 	actor_hear(&s.box);
 	assert_int_equal(s.box.error_code, 0);
-	assert_int_equal(the_job(&s)->members[WORLD].gathered, 2);
+	assert_int_equal(rig_job(&s.rig)->members[WORLD].gathered, 2);
 	scene_close(&s);
 }
 

@@ -13,8 +13,7 @@
 
 #include "phub/control/job.h"
 
-#define ERROR_OF(name) PHUB__ERROR_CODE__ERROR_##name
-#define WORLD_MAX      4
+#define WORLD_MAX 4
 
 struct team {
 	struct rig rig;
@@ -48,27 +47,15 @@ static void team_close(struct team *t)
 		if (t->a[i].stream)
 			actor_hang_up(&t->a[i]);
 	rig_turn_control(&t->rig);
-	assert_null(t->rig.box->control.jobs);
-	assert_int_equal(t->rig.box->control.memory_used, 0);
-	assert_int_equal(t->rig.box->control.table_bytes, 0);
-	for (unsigned i = 0; i < t->rig.box->core_count; i++)
-		assert_int_equal(t->rig.box->placement[i].bytes, 0);
-	assert_true(box_balanced(t->rig.box));
+	rig_expect_empty(&t->rig);
 	rig_close(&t->rig);
-}
-
-static void expect_error(struct actor *a, int code, const char *words)
-{
-	actor_hear(a);
-	if (a->error_code != code || !strstr(a->error, words))
-		fail_msg("wanted error %d with '%s', got %d '%s'", code, words, a->error_code, a->error);
 }
 
 static void expect_errors(struct team *t, int code, const char *words)
 {
 	for (uint32_t i = 0; i < t->world; i++)
 		if (t->a[i].stream)
-			expect_error(&t->a[i], code, words);
+			actor_expect(&t->a[i], code, words);
 }
 
 static void expect_notice(struct actor *a, const char *words)
@@ -186,7 +173,7 @@ static void test_bad_tables(void **state)
 		actor_job(&t.a[0], &cases[i].job, cases[i].key_count);
 		if (cases[i].keys)
 			actor_keys(&t.a[0], cases[i].job.generation, cases[i].first, cases[i].keys, cases[i].elements);
-		expect_error(&t.a[0], cases[i].code, cases[i].words);
+		actor_expect(&t.a[0], cases[i].code, cases[i].words);
 		actor_hear(&t.a[1]);
 		assert_int_equal(t.a[1].error_code, 0);
 		team_close(&t);
@@ -348,10 +335,10 @@ static void test_silent(void **state)
 		actor_heartbeat(&t.a[0]);
 		actor_heartbeat(&t.a[2]);
 	}
-	expect_error(&t.a[0], ERROR_OF(LOST), "was lost: it was silent for 10.");
-	expect_error(&t.a[2], ERROR_OF(LOST), "rank 1 (");
+	actor_expect(&t.a[0], ERROR_OF(LOST), "was lost: it was silent for 10.");
+	actor_expect(&t.a[2], ERROR_OF(LOST), "rank 1 (");
 	/* Its own words begin with the box's name: they must not read as if that was silent. */
-	expect_error(&t.a[1], ERROR_OF(LOST), "rank 1: nothing was heard of this worker for 10.");
+	actor_expect(&t.a[1], ERROR_OF(LOST), "rank 1: nothing was heard of this worker for 10.");
 	team_close(&t);
 }
 
@@ -415,8 +402,8 @@ static void test_hyper(void **state)
 	team_open(&t, 2, 1, NULL);
 	team_start(&t, &job, 1, 10);
 	actor_hyper(&t.a[0], 2, 0.25);
-	expect_error(&t.a[0], ERROR_OF(PROTOCOL), "when version 1 with 1 groups is next");
-	expect_error(&t.a[1], ERROR_OF(LOST), "rank 0 (");
+	actor_expect(&t.a[0], ERROR_OF(PROTOCOL), "when version 1 with 1 groups is next");
+	actor_expect(&t.a[1], ERROR_OF(LOST), "rank 0 (");
 	team_close(&t);
 
 	team_open(&t, 2, 1, NULL);
@@ -518,14 +505,14 @@ static void test_leave_while_others_wait(void **state)
 	actor_barrier(&t.a[0], 1);
 	actor_leave(&t.a[1]);
 	assert_int_equal(actor_hear(&t.a[1]), PHUB__CONTROL__MESSAGE_LEFT);
-	expect_error(&t.a[0], ERROR_OF(LOST), "left while others wait for it");
+	actor_expect(&t.a[0], ERROR_OF(LOST), "left while others wait for it");
 	team_close(&t);
 
 	team_open(&t, 2, 1, NULL);
 	team_start(&t, NULL, 1, 1);
 	actor_leave(&t.a[1]);
 	actor_barrier(&t.a[0], 1);
-	expect_error(&t.a[0], ERROR_OF(LOST), "others have left");
+	actor_expect(&t.a[0], ERROR_OF(LOST), "others have left");
 	team_close(&t);
 }
 
@@ -541,8 +528,8 @@ static void test_rekey(void **state)
 	}
 	actor_table(&t.a[0], &job, 1, 1);
 	actor_table(&t.a[0], &job, 1, 1);
-	expect_error(&t.a[0], ERROR_OF(PROTOCOL), "a second key table");
-	expect_error(&t.a[1], ERROR_OF(LOST), "rank 0 (");
+	actor_expect(&t.a[0], ERROR_OF(PROTOCOL), "a second key table");
+	actor_expect(&t.a[1], ERROR_OF(LOST), "rank 0 (");
 	team_close(&t);
 }
 
@@ -588,7 +575,7 @@ static void test_data_connections(void **state)
 		actor_heartbeat(&t.a[0]);
 		actor_heartbeat(&t.a[1]);
 	}
-	expect_error(&t.a[1], ERROR_OF(LOST), "was lost: its loop connection to core 0 ");
+	actor_expect(&t.a[1], ERROR_OF(LOST), "was lost: its loop connection to core 0 ");
 	team_close(&t);
 }
 
@@ -663,7 +650,7 @@ static void test_a_break_is_told(void **state)
 		actor_heartbeat(&t.a[0]);
 		actor_heartbeat(&t.a[1]);
 	}
-	expect_error(&t.a[1], ERROR_OF(LOST), "its loop connection to core 0 broke: no answer");
+	actor_expect(&t.a[1], ERROR_OF(LOST), "its loop connection to core 0 broke: no answer");
 	transport_loop.abandon(t.a[0].transport, conn);
 	team_close(&t);
 }
@@ -687,7 +674,7 @@ static void test_drain(void **state)
 			assert_int_equal(actor_connect(&t.a[k], 0, t.a[k].key, &conn[k]), 0);
 		rig_turn_control(&t.rig);
 		actor_hang_up(&t.a[1]);
-		expect_error(&t.a[0], ERROR_OF(LOST), "rank 1 (");
+		actor_expect(&t.a[0], ERROR_OF(LOST), "rank 1 (");
 		if (i < 2) {
 			rig_wait(&t.rig, bound_ms[i] - 200);
 			assert_non_null(t.rig.box->control.jobs);
@@ -721,11 +708,11 @@ static void test_room_for_the_next(void **state)
 		assert_true(actor_join(&u.a[i], "other", i, 2, NULL));
 		actor_table(&u.a[i], NULL, 1, 1 << 19);
 	}
-	expect_error(&u.a[0], ERROR_OF(LIMIT), "job 'other': needs ");
+	actor_expect(&u.a[0], ERROR_OF(LIMIT), "job 'other': needs ");
 	for (uint32_t i = 0; i < 2; i++)
 		actor_hang_up(&u.a[i]);
 	actor_hang_up(&t.a[1]);
-	expect_error(&t.a[0], ERROR_OF(LOST), "rank 1 (");
+	actor_expect(&t.a[0], ERROR_OF(LOST), "rank 1 (");
 	rig_wait(&t.rig, 1000);
 	assert_true(t.rig.box->control.memory_used > 0);
 	for (uint32_t i = 0; i < 2; i++) {

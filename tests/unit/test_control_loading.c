@@ -63,8 +63,7 @@ static void stage_close(struct stage *s)
 		if (s->a[i].stream)
 			actor_hang_up(&s->a[i]);
 	rig_turn_control(&s->rig);
-	assert_null(s->rig.box->control.jobs);
-	assert_int_equal(s->rig.box->control.memory_used, 0);
+	rig_expect_empty(&s->rig);
 	rig_close(&s->rig);
 }
 

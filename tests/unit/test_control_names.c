@@ -14,8 +14,6 @@
 #include "phub/control/job.h"
 #include "phub/control/job_below.h"
 
-#define ERROR_OF(name) PHUB__ERROR_CODE__ERROR_##name
-
 enum { WORLD = 4, ELEMENTS = 3000 };
 
 /* The worker is rank 0. */
@@ -43,16 +41,8 @@ static void scene_close(struct scene *s)
 	actor_hang_up(&s->worker);
 	actor_hang_up(&s->box);
 	rig_wait(&s->rig, 6000);
-	assert_null(s->rig.box->control.jobs);
+	rig_expect_empty(&s->rig);
 	rig_close(&s->rig);
-}
-
-static void expect(struct actor *a, int code, const char *text)
-{
-	actor_hear(a);
-	assert_int_equal(a->error_code, code);
-	if (!strstr(a->error, text))
-		fail_msg("'%s' is not in '%s'", text, a->error);
 }
 
 static void expect_name(struct scene *s, const char *name)
@@ -74,7 +64,7 @@ static void test_refused(void **state)
 	expect_name(&s, "box 'B' at 10.0.0.2:7077"); /* before its Gather */
 	actor_gather(&s.box, ranks, 3, 1, 0);
 	actor_table(&s.box, &other, 1, ELEMENTS);
-	expect(&s.box, ERROR_OF(UNSUPPORTED),
+	actor_expect(&s.box, ERROR_OF(UNSUPPORTED),
 		"does not offer transport pigeon, which box 'B' at 10.0.0.2:7077 asks for");
 	assert_null(strstr(s.box.error, "rank"));
 	assert_int_equal(s.box.error_rank, -1);
@@ -95,7 +85,7 @@ static void test_differs(void **state)
 	rig_wait(&s.rig, 10);
 	actor_barrier(&s.worker, 2);
 	actor_barrier(&s.box, 1);
-	expect(&s.worker, ERROR_OF(MISMATCH),
+	actor_expect(&s.worker, ERROR_OF(MISMATCH),
 		"rank 0 is at its barrier 2 and box 10.0.0.2:7077 (ranks 1-3) at its 1; all ranks");
 	scene_close(&s);
 }

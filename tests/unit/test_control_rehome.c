@@ -35,8 +35,8 @@ static void test_moves(void **state)
 		assert_string_equal(rehome_state(&s), "running");
 		rehome_expect_outcome(&s, number, "moved", "");
 		assert_int_equal(
-			rehome_job(&s)->generation->store.bytes, store_bytes(&rehome_job(&s)->generation->spec));
-		assert_int_equal(rehome_job(&s)->peers->outcome->carried, 0); /* there is no optimizer */
+			rig_job(&s.rig)->generation->store.bytes, store_bytes(&rig_job(&s.rig)->generation->spec));
+		assert_int_equal(rig_job(&s.rig)->peers->outcome->carried, 0); /* there is no optimizer */
 	}
 	assert_int_equal(rehome_begin(&s, 10), 0);
 	assert_int_equal(s.number, 0);
@@ -61,9 +61,9 @@ static void test_many_flows(void **state)
 
 	rehome_open(&s, &rehome_summed, "sharded");
 	assert_int_equal(rehome_begin(&s, 10), 0);
-	o = realloc(rehome_job(&s)->peers->outcome, sizeof(*o) + count * sizeof(o->flows[0]));
+	o = realloc(rig_job(&s.rig)->peers->outcome, sizeof(*o) + count * sizeof(o->flows[0]));
 	assert_non_null(o);
-	rehome_job(&s)->peers->outcome = o;
+	rig_job(&s.rig)->peers->outcome = o;
 	for (o->flow_count = 0; o->flow_count < count; o->flow_count++)
 		o->flows[o->flow_count] = (struct peers_flow){.from = 1, .to = 2, .chunks = 1, .bytes = 4};
 	actor_dial(&s.rig, &admin, 9);
@@ -96,9 +96,9 @@ static void test_tables_wait(void **state)
 		actor_table(&s.box[i], &next, REHOME_KEYS, REHOME_ELEMENTS);
 	}
 	rig_wait(&s.rig, 20);
-	assert_int_equal(rehome_job(&s)->generation->spec.generation, 1);
+	assert_int_equal(rig_job(&s.rig)->generation->spec.generation, 1);
 	rehome_say(&s, 2, STEP(RESUMED), 1, 0);
-	assert_int_equal(rehome_job(&s)->generation->spec.generation, 2);
+	assert_int_equal(rig_job(&s.rig)->generation->spec.generation, 2);
 	rehome_close(&s);
 }
 
@@ -142,7 +142,7 @@ static void test_too_late(void **state)
 		for (unsigned i = 0; i < says; i++)
 			rehome_say(&s, 2, STEP(HELD), 1, 1);
 		if (says == 2) {
-			rehome_expect(&s.box[2], ERROR_OF(PROTOCOL), "step 1 of a change of homes is not next");
+			actor_expect(&s.box[2], ERROR_OF(PROTOCOL), "step 1 of a change of homes is not next");
 			rehome_close(&s);
 			continue;
 		}
@@ -151,7 +151,7 @@ static void test_too_late(void **state)
 		rehome_say(&s, 1, STEP(RESUMED), 1, 0);
 		assert_string_equal(rehome_state(&s), "running");
 		actor_heartbeat(&s.worker);
-		rehome_expect(&s.worker, 0, "");
+		actor_expect(&s.worker, 0, "");
 		rehome_close(&s);
 	}
 }
@@ -164,7 +164,7 @@ static void test_too_late_itself(void **state)
 	rehome_open(&s, &rehome_summed, "sharded");
 	assert_int_equal(rehome_begin(&s, 10), 0);
 	rig_turn_control(&s.rig);
-	assert_int_equal(rehome_job(&s)->peers->move->stage, MOVE_HELD);
+	assert_int_equal(rig_job(&s.rig)->peers->move->stage, MOVE_HELD);
 	rehome_close(&s);
 	rehome_open(&s, &rehome_summed, "sharded");
 	s.rig.cores_rest = true;
@@ -178,10 +178,10 @@ static void test_too_late_itself(void **state)
 	assert_string_equal(rehome_state(&s), "running");
 	assert_int_equal(rehome_begin(&s, 10), 0); /* waits for the hold of the one before */
 	rig_wait(&s.rig, 20);
-	assert_int_equal(rehome_job(&s)->peers->move->stage, MOVE_WAITS);
+	assert_int_equal(rig_job(&s.rig)->peers->move->stage, MOVE_WAITS);
 	s.rig.cores_rest = false;
 	rig_wait(&s.rig, 20);
-	assert_int_equal(rehome_job(&s)->peers->move->stage, MOVE_HELD);
+	assert_int_equal(rig_job(&s.rig)->peers->move->stage, MOVE_HELD);
 	rehome_move(&s, 2);
 	rehome_say_all(&s, STEP(RESUMED), 2);
 	assert_string_equal(rehome_state(&s), "running");
@@ -207,7 +207,7 @@ static void test_dies(void **state)
 		actor_hang_up(&s.box[2]);
 		memset(&s.box[2], 0, sizeof(s.box[2]));
 		rig_wait(&s.rig, 1100);
-		rehome_expect(&s.worker, ERROR_OF(LOST), "(rank 2) was lost");
+		actor_expect(&s.worker, ERROR_OF(LOST), "(rank 2) was lost");
 		rehome_close(&s);
 	}
 }
@@ -219,12 +219,12 @@ static void test_leaves(void **state)
 
 	rehome_open(&s, &rehome_summed, "sharded");
 	assert_int_equal(rehome_begin(&s, 10), 0);
-	rehome_job(&s)->peers->each[2].left = true;
+	rig_job(&s.rig)->peers->each[2].left = true;
 	rehome_say(&s, 1, STEP(HELD), 1, 1);
 	assert_int_equal(actor_hear(&s.box[1]), PHUB__CONTROL__MESSAGE_REHOME);
 	assert_int_equal(s.box[1].last->rehome->step, STEP(GO));
 	rehome_expect_outcome(&s, 1, "kept", "box 10.9.9.9:7102 has left the job");
-	rehome_job(&s)->peers->each[2].left = false;
+	rig_job(&s.rig)->peers->each[2].left = false;
 	rehome_close(&s);
 }
 
@@ -249,33 +249,33 @@ static void test_not_now(void **state)
 	rehome_expect_error(
 		&s, rehome_begin(&s, 10), -EBUSY, "job 'wide' is held: this box's lease in etcd may be over");
 	s.rig.box->control.above.doubt_ns = 0;
-	rehome_job(&s)->peers->each[1].state = PEER_CONNECTING;
+	rig_job(&s.rig)->peers->each[1].state = PEER_CONNECTING;
 	rehome_expect_error(&s, rehome_begin(&s, 10), -EBUSY, "job 'wide' is not under way at box 10.9.9.9:7101 yet");
-	rehome_job(&s)->peers->each[1].state = PEER_LIFTING;
+	rig_job(&s.rig)->peers->each[1].state = PEER_LIFTING;
 	assert_int_equal(rehome_begin(&s, 10), 0);
 	rehome_expect_error(&s, operate(&s, "pause"), -EBUSY, "is being rebalanced");
 	rehome_expect_error(&s, operate(&s, "drain"), -EBUSY, "is being rebalanced");
 	rehome_close(&s);
 	rehome_open(&s, &rehome_summed, "sharded");
-	rehome_job(&s)->draining = true; /* it would end at once here, where no round is open */
+	rig_job(&s.rig)->draining = true; /* it would end at once here, where no round is open */
 	rehome_expect_error(&s, rehome_begin(&s, 10), -EBUSY, "job 'wide' drains, and is about to end");
 	rehome_close(&s);
 	rehome_open(&s, &rehome_summed, "sharded");
-	rehome_job(&s)->left = 1;
+	rig_job(&s.rig)->left = 1;
 	rehome_expect_error(&s, rehome_begin(&s, 10), -EBUSY, "job 'wide' is about to end");
-	rehome_job(&s)->left = 0;
-	rehome_job(&s)->state = JOB_REKEYING;
+	rig_job(&s.rig)->left = 0;
+	rig_job(&s.rig)->state = JOB_REKEYING;
 	rehome_expect_error(&s, rehome_begin(&s, 10), -EBUSY, "job 'wide' does not run yet");
-	rehome_job(&s)->state = JOB_RUNNING;
+	rig_job(&s.rig)->state = JOB_RUNNING;
 	rehome_close(&s);
 	waits.lost = LOST_WAIT;
 	rehome_form(&s, &waits, sharded);
 	for (unsigned i = 1; i < REHOME_BOXES; i++)
-		rehome_job(&s)->peers->each[i].state = PEER_LIFTING;
-	rehome_job(&s)->members[0].gone = true;
+		rig_job(&s.rig)->peers->each[i].state = PEER_LIFTING;
+	rig_job(&s.rig)->members[0].gone = true;
 	rehome_expect_error(
 		&s, rehome_begin(&s, 10), -EBUSY, "waits for another in the place of rank 0, which was lost");
-	rehome_job(&s)->members[0].gone = false;
+	rig_job(&s.rig)->members[0].gone = false;
 	rehome_close(&s);
 }
 
@@ -290,7 +290,7 @@ static void test_no_homes(void **state)
 	rehome_close(&s);
 	rehome_form(&s, &rehome_trained, tight);
 	for (unsigned i = 1; i < REHOME_BOXES; i++)
-		rehome_job(&s)->peers->each[i].state = PEER_LIFTING;
+		rig_job(&s.rig)->peers->each[i].state = PEER_LIFTING;
 	s.rig.config.memory_max = s.rig.box->control.memory_used + 1000;
 	rehome_expect_error(&s, rehome_begin(&s, 10), -ENOMEM, "and 1000 are available (memory_max)");
 	assert_string_equal(rehome_state(&s), "running");

@@ -20,8 +20,7 @@
 #include "phub/control/peers_move.h"
 #include "transport/call.h"
 
-#define ERROR_OF(name) PHUB__ERROR_CODE__ERROR_##name
-#define STEP(name)     PHUB__REHOME_STEP__REHOME_##name
+#define STEP(name) PHUB__REHOME_STEP__REHOME_##name
 
 enum { BOXES = 3, SELF = 1, WORLD = 3, KEYS = 12, ELEMENTS = 8192, EXCHANGE = 4711 };
 
@@ -113,12 +112,6 @@ struct scene {
 	struct actor worker, box;
 };
 
-static struct job *the_job(const struct scene *s)
-{
-	assert_non_null(s->rig.box->control.jobs);
-	return s->rig.box->control.jobs;
-}
-
 static void tell(struct scene *s, const Phub__Control *control)
 {
 	above.hear(above.arg, control);
@@ -204,9 +197,9 @@ static void scene_open(struct scene *s)
 	scene_start(s);
 	actor_hear(&s->worker);
 	assert_string_equal(s->worker.error, "");
-	assert_int_equal(the_job(s)->state, JOB_RUNNING);
-	assert_true(the_job(s)->peers->each[2].target);
-	the_job(s)->peers->each[2].state = PEER_LIFTING; /* as if connections of cores were made */
+	assert_int_equal(rig_job(&s->rig)->state, JOB_RUNNING);
+	assert_true(rig_job(&s->rig)->peers->each[2].target);
+	rig_job(&s->rig)->peers->each[2].state = PEER_LIFTING; /* as if connections of cores were made */
 }
 
 static void scene_close(struct scene *s)
@@ -215,20 +208,10 @@ static void scene_close(struct scene *s)
 	if (s->box.rig)
 		actor_hang_up(&s->box);
 	rig_wait(&s->rig, 6000);
-	assert_null(s->rig.box->control.jobs);
-	assert_int_equal(s->rig.box->control.memory_used, 0);
+	rig_expect_empty(&s->rig);
 	assert_int_equal(opened, closed);
-	assert_true(box_balanced(s->rig.box));
 	rig_close(&s->rig);
 	rig_calls = NULL;
-}
-
-static void expect(struct actor *a, int code, const char *text)
-{
-	actor_hear(a);
-	if (!strstr(a->error, text))
-		fail_msg("'%s' is not in '%s'", text, a->error);
-	assert_int_equal(a->error_code, code);
 }
 
 /* ---- what the top box says ---- */
@@ -245,7 +228,7 @@ static void tell_hold(struct scene *s, uint32_t number, unsigned boxes, uint32_t
 	m.number = number;
 	m.rates = said;
 	m.n_rates = boxes;
-	m.homes = homes_of(rates, the_job(s)) + wrong;
+	m.homes = homes_of(rates, rig_job(&s->rig)) + wrong;
 	control.message_case = PHUB__CONTROL__MESSAGE_REHOME;
 	control.rehome = &m;
 	tell(s, &control);
@@ -291,13 +274,13 @@ static void test_moves(void **state)
 		expect_said(STEP(SWITCHED), number, 4 * number - 1);
 		above.full = true; /* it goes on, and cannot say so yet */
 		tell_step(&s, STEP(GO), number, 0);
-		assert_true(peers_moves(the_job(&s)));
+		assert_true(peers_moves(rig_job(&s.rig)));
 		above.full = false;
 		rig_wait(&s.rig, 50);
 		expect_said(STEP(RESUMED), number, 4 * number);
-		assert_false(peers_moves(the_job(&s)));
+		assert_false(peers_moves(rig_job(&s.rig)));
 	}
-	expect(&s.worker, 0, "");
+	actor_expect(&s.worker, 0, "");
 	scene_close(&s);
 }
 
@@ -310,8 +293,8 @@ static void test_given_up(void **state)
 	tell_hold(&s, 1, BOXES, 0);
 	tell_step(&s, STEP(GO), 1, 0);
 	expect_said(STEP(RESUMED), 1, 2);
-	assert_false(peers_moves(the_job(&s)));
-	assert_null(the_job(&s)->change);
+	assert_false(peers_moves(rig_job(&s.rig)));
+	assert_null(rig_job(&s.rig)->change);
 	/* Before it has held: it says nothing else, and its cores go on as soon as they do. */
 	s.rig.cores_rest = true;
 	tell_hold(&s, 3, BOXES, 0);
@@ -319,7 +302,7 @@ static void test_given_up(void **state)
 	expect_said(STEP(RESUMED), 3, 3);
 	s.rig.cores_rest = false;
 	rig_wait(&s.rig, 20);
-	assert_null(the_job(&s)->change);
+	assert_null(rig_job(&s.rig)->change);
 	tell_hold(&s, 5, BOXES, 0);
 	expect_said(STEP(HELD), 5, 4);
 	scene_close(&s);
@@ -339,21 +322,21 @@ static void test_refuses(void **state)
 
 		scene_open(&s);
 		memory = s.rig.config.memory_max;
-		the_job(&s)->draining = i == 0;
-		the_job(&s)->paused = i == 1;
-		the_job(&s)->state = i == 2 ? JOB_REKEYING : JOB_RUNNING;
+		rig_job(&s.rig)->draining = i == 0;
+		rig_job(&s.rig)->paused = i == 1;
+		rig_job(&s.rig)->state = i == 2 ? JOB_REKEYING : JOB_RUNNING;
 		if (i == 3)
 			s.rig.config.memory_max = s.rig.box->control.memory_used;
 		tell_hold(&s, 1, BOXES, 0);
 		expect_said(STEP(REFUSED), 1, 1);
 		if (!strstr(above.why, words[i]))
 			fail_msg("'%s' is not in '%s'", words[i], above.why);
-		the_job(&s)->draining = the_job(&s)->paused = false;
-		the_job(&s)->state = JOB_RUNNING;
+		rig_job(&s.rig)->draining = rig_job(&s.rig)->paused = false;
+		rig_job(&s.rig)->state = JOB_RUNNING;
 		s.rig.config.memory_max = memory;
 		tell_step(&s, STEP(GO), 1, 0);
 		expect_said(STEP(RESUMED), 1, 2);
-		assert_false(peers_moves(the_job(&s)));
+		assert_false(peers_moves(rig_job(&s.rig)));
 		tell_hold(&s, 3, BOXES, 0);
 		expect_said(STEP(HELD), 3, 3);
 		scene_close(&s);
@@ -389,7 +372,7 @@ static void test_wrong(void **state)
 		else if (i > SAME)
 			tell_step(&s, STEP(STOP), i == NUMBER ? 2 : 1, i == BEHIND ? 0 : 1);
 		s.rig.cores_rest = false;
-		expect(&s.worker, ERROR_OF(PROTOCOL),
+		actor_expect(&s.worker, ERROR_OF(PROTOCOL),
 			words[i] ? words[i] : "of a change of homes, which this box is not at");
 		scene_close(&s);
 	}
@@ -438,11 +421,11 @@ static void test_carrier(void **state)
 	assert_true(actor_welcomed(&s.box));
 	box_come(&s, &other, 2); /* one is enough: of the next change it may come when the last one's has ended */
 	assert_false(actor_welcomed(&other));
-	expect(&other, ERROR_OF(BUSY), "by which that box carried to this one before has not ended");
+	actor_expect(&other, ERROR_OF(BUSY), "by which that box carried to this one before has not ended");
 	actor_hang_up(&other);
 	box_come(&s, &other, SELF);
 	assert_false(actor_welcomed(&other));
-	expect(&other, ERROR_OF(TAKEN), "no box of that number lifts chunks to this one, or another does");
+	actor_expect(&other, ERROR_OF(TAKEN), "no box of that number lifts chunks to this one, or another does");
 	actor_hang_up(&other);
 	assert_true(actor_connect(&s.box, 0, s.box.key, &conn) < 0);
 	if (conn)
@@ -450,26 +433,26 @@ static void test_carrier(void **state)
 	/* It leaves, and may come again; the job is as before. */
 	actor_leave(&s.box);
 	assert_int_equal(actor_hear(&s.box), PHUB__CONTROL__MESSAGE_LEFT);
-	assert_false(the_job(&s)->peers->each[2].left);
+	assert_false(rig_job(&s.rig)->peers->each[2].left);
 	actor_hang_up(&s.box);
 	/* Likewise where it goes without a word: it gave the rebalance up before it knew that it was let in. */
 	box_come(&s, &s.box, 2);
 	assert_true(actor_welcomed(&s.box));
 	actor_hang_up(&s.box);
 	rig_wait(&s.rig, 1200);
-	assert_int_equal(the_job(&s)->state, JOB_RUNNING);
+	assert_int_equal(rig_job(&s.rig)->state, JOB_RUNNING);
 	box_come(&s, &s.box, 2);
 	assert_true(actor_welcomed(&s.box));
 	actor_say(&s.box, &signal);
-	expect(&s.box, ERROR_OF(PROTOCOL), "a signal of a box that lifts nothing to this one");
+	actor_expect(&s.box, ERROR_OF(PROTOCOL), "a signal of a box that lifts nothing to this one");
 	rig_wait(&s.rig, 1200);
-	expect(&s.worker, ERROR_OF(LOST), "box 10.9.9.2:7102");
+	actor_expect(&s.worker, ERROR_OF(LOST), "box 10.9.9.2:7102");
 	scene_close(&s);
 	scene_open(&s);
 	box_come(&s, &s.box, 2);
 	assert_true(actor_welcomed(&s.box));
 	actor_say(&s.box, &carry);
-	expect(&s.box, ERROR_OF(PROTOCOL), "it carries chunk 0 here, whose next home this is not, or not so");
+	actor_expect(&s.box, ERROR_OF(PROTOCOL), "it carries chunk 0 here, whose next home this is not, or not so");
 	scene_close(&s);
 }
 

@@ -27,8 +27,8 @@ static void test_wrong_rounds(void **state)
 		rehome_open(&s, &rehome_summed, "sharded");
 		assert_int_equal(rehome_begin(&s, 10), 0);
 		rehome_say(&s, 2, STEP(HELD), 1, rounds[i]);
-		rehome_expect(&s.box[2], ERROR_OF(PROTOCOL), "it holds chunk 0 before round ");
-		rehome_expect(&s.worker, ERROR_OF(LOST), "(rank 2) was lost: it holds chunk 0 before round ");
+		actor_expect(&s.box[2], ERROR_OF(PROTOCOL), "it holds chunk 0 before round ");
+		actor_expect(&s.worker, ERROR_OF(LOST), "(rank 2) was lost: it holds chunk 0 before round ");
 		rehome_close(&s);
 	}
 	/* A round ahead is well: it has lifted one that others have not. */
@@ -47,13 +47,13 @@ static void test_wrong_rounds_of_others(void **state)
 	struct rehome_scene s;
 
 	rehome_open(&s, &rehome_summed, "sharded");
-	rehome_job(&s)->peers->boxes[0].workers = 0;
+	rig_job(&s.rig)->peers->boxes[0].workers = 0;
 	assert_int_equal(rehome_begin(&s, 10), 0);
 	for (uint32_t i = 0; i < REHOME_KEYS; i++)
-		rehome_job(&s)->peers->home[i] = 1;
+		rig_job(&s.rig)->peers->home[i] = 1;
 	rehome_say(&s, 1, STEP(HELD), 1, 70);
 	rehome_say(&s, 2, STEP(HELD), 1, 72);
-	rehome_expect(&s.box[2], ERROR_OF(PROTOCOL), "it holds chunk 0 before round 72");
+	actor_expect(&s.box[2], ERROR_OF(PROTOCOL), "it holds chunk 0 before round 72");
 	rehome_close(&s);
 }
 
@@ -81,8 +81,8 @@ static void test_wrong_steps(void **state)
 		assert_int_equal(rehome_begin(&s, 10), 0);
 		for (unsigned k = 0; k < 2 && (k == 0 || cases[i].steps[k]); k++)
 			rehome_say(&s, 2, cases[i].steps[k], cases[i].number, 1);
-		rehome_expect(&s.box[2], ERROR_OF(PROTOCOL), cases[i].text);
-		rehome_expect(&s.worker, ERROR_OF(LOST), "(rank 2) was lost");
+		actor_expect(&s.box[2], ERROR_OF(PROTOCOL), cases[i].text);
+		actor_expect(&s.worker, ERROR_OF(LOST), "(rank 2) was lost");
 		rehome_close(&s);
 	}
 }
@@ -108,7 +108,7 @@ static void test_no_rounds(void **state)
 		control.message_case = PHUB__CONTROL__MESSAGE_REHOME;
 		control.rehome = &m;
 		actor_say(&s.box[2], &control);
-		rehome_expect(&s.box[2], ERROR_OF(PROTOCOL), "step 1 of a change of homes is not next");
+		actor_expect(&s.box[2], ERROR_OF(PROTOCOL), "step 1 of a change of homes is not next");
 		rehome_close(&s);
 	}
 }
@@ -122,7 +122,7 @@ static void test_nobody_asked(void **state)
 
 	rehome_open(&s, &rehome_summed, "sharded");
 	rehome_say(&s, 2, STEP(RESUMED), 1, 0);
-	rehome_expect(&s.box[2], ERROR_OF(PROTOCOL), "no homes are to be others, or not so");
+	actor_expect(&s.box[2], ERROR_OF(PROTOCOL), "no homes are to be others, or not so");
 	rehome_close(&s);
 	rehome_open(&s, &rehome_summed, "sharded");
 	assert_int_equal(rehome_begin(&s, 10), 0);
@@ -130,7 +130,7 @@ static void test_nobody_asked(void **state)
 	control.message_case = PHUB__CONTROL__MESSAGE_REHOME;
 	control.rehome = &m;
 	actor_say(&s.worker, &control);
-	rehome_expect(&s.worker, ERROR_OF(PROTOCOL), "no homes are to be others, or not so");
+	actor_expect(&s.worker, ERROR_OF(PROTOCOL), "no homes are to be others, or not so");
 	rehome_close(&s);
 }
 
@@ -149,7 +149,7 @@ static void box_carry(struct rehome_scene *s, unsigned box, const Phub__Carry *c
 /* The first chunk whose home box 2 was, and the top box will be. */
 static uint32_t scene_comes(const struct rehome_scene *s)
 {
-	const struct peers *p = rehome_job(s)->peers;
+	const struct peers *p = rig_job(&s->rig)->peers;
 
 	for (uint32_t i = 0; i < REHOME_KEYS; i++)
 		if (p->home[i] == 2 && p->move->home[i] == 0)
@@ -181,11 +181,11 @@ static void test_wrong_carries(void **state)
 		rig_wait(&s.rig, 20);
 		box_carry(&s, i == NOT_YOURS ? 1 : 2, &c);
 		if (i == GOOD || i == TWICE)
-			rehome_expect(&s.box[2], 0, "");
+			actor_expect(&s.box[2], 0, "");
 		if (i == TWICE)
 			box_carry(&s, 2, &c);
 		if (i != GOOD)
-			rehome_expect(&s.box[i == NOT_YOURS ? 1 : 2], ERROR_OF(PROTOCOL),
+			actor_expect(&s.box[i == NOT_YOURS ? 1 : 2], ERROR_OF(PROTOCOL),
 				"whose next home this is not, or not so");
 		rehome_close(&s);
 	}
@@ -217,7 +217,7 @@ static void test_carries(void **state)
 	assert_string_equal(rehome_state(&s), "running");
 	rehome_expect_outcome(&s, 1, "moved", "");
 	/* Momentum alone: box 2 has the weights, of which its workers get each round. */
-	assert_int_equal(rehome_job(&s)->peers->outcome->carried, rehome_job(&s)->peers->outcome->bytes);
+	assert_int_equal(rig_job(&s.rig)->peers->outcome->carried, rig_job(&s.rig)->peers->outcome->bytes);
 	/* And back. */
 	assert_int_equal(rehome_begin(&s, 1), 0);
 	for (unsigned i = 1; i < REHOME_BOXES; i++)
@@ -227,7 +227,7 @@ static void test_carries(void **state)
 	c.number = 2;
 	c.last = true;
 	for (uint32_t i = 0; i < REHOME_KEYS; i++) {
-		const struct peers *p = rehome_job(&s)->peers;
+		const struct peers *p = rig_job(&s.rig)->peers;
 
 		if (!p->move->home || p->home[i] == 0 || p->move->home[i] != 0) /* NULL: all has come */
 			continue;
@@ -257,12 +257,12 @@ static void test_chain(void **state)
 
 	chain_hold(&s);
 	rehome_expect_step(&s, STEP(STOP), 1);
-	assert_int_equal(rehome_job(&s)->peers->move->route_count, 1);
+	assert_int_equal(rig_job(&s.rig)->peers->move->route_count, 1);
 	assert_true(rehome_played[2].carried > 0);
 	assert_int_equal(rehome_played[1].carried, 0);
 	rehome_say_all(&s, STEP(CARRIED), 1);
 	rehome_expect_step(&s, STEP(SWITCH), 1);
-	assert_int_equal(rehome_job(&s)->peers->move->route_count, 0);
+	assert_int_equal(rig_job(&s.rig)->peers->move->route_count, 0);
 	rehome_say_all(&s, STEP(SWITCHED), 1);
 	rehome_expect_step(&s, STEP(GO), 1);
 	rehome_say_all(&s, STEP(RESUMED), 1);
@@ -270,7 +270,7 @@ static void test_chain(void **state)
 	rehome_expect_outcome(&s, 1, "moved", "");
 	/* Nobody lifts to this box what ends at the one before it; all else that one does. */
 	for (uint32_t i = 0; i < REHOME_KEYS; i++) {
-		const struct job *job = rehome_job(&s);
+		const struct job *job = rig_job(&s.rig);
 		const struct chunk *chunk = carry_chunk(job, i);
 
 		assert_int_equal(
@@ -289,7 +289,7 @@ static void test_chain_passes_on(void **state)
 	uint64_t bytes;
 
 	chain_hold(&s);
-	job = rehome_job(&s);
+	job = rig_job(&s.rig);
 	for (uint32_t at = 0; at < REHOME_KEYS; at++) {
 		if (job->peers->home[at] != 2) /* what goes there passes box 1 */
 			continue;
@@ -323,10 +323,10 @@ static void test_chain_unreached(void **state)
 		s.rig.cores_rest = true; /* it does not hold at once */
 		assert_int_equal(rehome_begin(&s, 0.1), 0);
 		if (refuses) {
-			struct peers_move *m = rehome_job(&s)->peers->move;
+			struct peers_move *m = rig_job(&s.rig)->peers->move;
 			struct err e;
 
-			assert_int_equal(peers_routes_step(rehome_job(&s), &e), 0); /* it is dialled */
+			assert_int_equal(peers_routes_step(rig_job(&s.rig), &e), 0); /* it is dialled */
 			assert_int_equal(m->stage, MOVE_WAITS);
 			rehome_played[2].hear(rehome_played[2].arg, &control);
 		}
@@ -376,7 +376,7 @@ static void test_chain_lost(void **state)
 	rehome_expect_step(&s, STEP(STOP), 1);
 	rehome_played[2].lost = -ECONNRESET;
 	rig_wait(&s.rig, 20);
-	rehome_expect(&s.worker, ERROR_OF(LOST), "box 10.9.9.9:7102, to which weights and state would go, was lost");
+	actor_expect(&s.worker, ERROR_OF(LOST), "box 10.9.9.9:7102, to which weights and state would go, was lost");
 	rehome_close(&s);
 }
 

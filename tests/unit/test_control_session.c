@@ -15,15 +15,6 @@
 
 #include "transport/reliable.h"
 
-#define ERROR_OF(name) PHUB__ERROR_CODE__ERROR_##name
-
-static void expect_error(struct actor *a, int code, const char *words)
-{
-	actor_hear(a);
-	if (a->error_code != code || !strstr(a->error, words))
-		fail_msg("wanted error %d with '%s', got %d '%s'", code, words, a->error_code, a->error);
-}
-
 static void test_welcome(void **state)
 {
 	struct rig rig;
@@ -62,7 +53,7 @@ static void test_version(void **state)
 	control.message_case = PHUB__CONTROL__MESSAGE_HELLO;
 	control.hello = &hello;
 	actor_say(&a, &control);
-	expect_error(&a, ERROR_OF(VERSION), "versions 7 to 9");
+	actor_expect(&a, ERROR_OF(VERSION), "versions 7 to 9");
 	assert_non_null(strstr(a.error, "speaks protocol version 1"));
 	actor_hang_up(&a);
 	rig_close(&rig);
@@ -91,7 +82,7 @@ static void test_names_and_ranks(void **state)
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		actor_dial(&rig, &a, 1);
 		assert_false(actor_join(&a, cases[i].job, cases[i].rank, cases[i].world, NULL));
-		expect_error(&a, cases[i].code, cases[i].words);
+		actor_expect(&a, cases[i].code, cases[i].words);
 		actor_hang_up(&a);
 	}
 	assert_int_equal(rig.box->control.session_count, 0);
@@ -109,11 +100,11 @@ static void test_taken_and_world(void **state)
 	assert_true(actor_join(&a, "demo", 1, 3, NULL));
 	actor_dial(&rig, &b, 2);
 	assert_false(actor_join(&b, "demo", 1, 3, NULL));
-	expect_error(&b, ERROR_OF(TAKEN), "rank 1 of job 'demo' is taken by ");
+	actor_expect(&b, ERROR_OF(TAKEN), "rank 1 of job 'demo' is taken by ");
 	actor_hang_up(&b);
 	actor_dial(&rig, &b, 2);
 	assert_false(actor_join(&b, "demo", 2, 4, NULL));
-	expect_error(&b, ERROR_OF(MISMATCH), "job 'demo' has a world of 3, rank 2 says 4");
+	actor_expect(&b, ERROR_OF(MISMATCH), "job 'demo' has a world of 3, rank 2 says 4");
 	actor_hang_up(&b);
 	actor_hear(&a);
 	assert_int_equal(a.error_code, 0);
@@ -157,11 +148,11 @@ static void test_secret(void **state)
 	rig_open(&rig, 1, settings);
 	actor_dial(&rig, &a, 1);
 	assert_false(actor_join(&a, "demo", 0, 1, "open barley"));
-	expect_error(&a, ERROR_OF(DENIED), "job 'demo': wrong secret");
+	actor_expect(&a, ERROR_OF(DENIED), "job 'demo': wrong secret");
 	actor_hang_up(&a);
 	actor_dial(&rig, &a, 1);
 	assert_false(actor_join(&a, "demo", 0, 1, NULL));
-	expect_error(&a, ERROR_OF(DENIED), "wrong secret");
+	actor_expect(&a, ERROR_OF(DENIED), "wrong secret");
 	actor_hang_up(&a);
 	actor_dial(&rig, &a, 1);
 	assert_true(actor_join(&a, "demo", 0, 1, "open sesame"));
@@ -197,7 +188,7 @@ static void test_looks_for_root(void **state)
 		a.below = true;
 		a.least = cases[i].least;
 		assert_false(actor_join(&a, "demo", 0, 2, cases[i].secret));
-		expect_error(&a, ERROR_OF(BUSY), cases[i].words);
+		actor_expect(&a, ERROR_OF(BUSY), cases[i].words);
 		assert_null(strstr(a.error, "127.0.0.1:9")); /* which it does not know to be the root */
 		actor_hang_up(&a);
 		assert_int_equal(rig.box->control.strangers_refused, cases[i].strangers);
@@ -217,11 +208,11 @@ static void test_strangers_from_elsewhere(void **state)
 	for (unsigned host = 2; host <= 3; host++) {
 		actor_dial(&rig, &a, host);
 		assert_false(actor_join(&a, "demo", 0, 1, NULL));
-		expect_error(&a, ERROR_OF(NO_JOB), "only the box's own user over loopback may create one");
+		actor_expect(&a, ERROR_OF(NO_JOB), "only the box's own user over loopback may create one");
 		actor_hang_up(&a);
 		actor_dial(&rig, &a, host);
 		assert_false(actor_join_admin(&a, NULL));
-		expect_error(&a, ERROR_OF(DENIED), "admin_secret_file");
+		actor_expect(&a, ERROR_OF(DENIED), "admin_secret_file");
 		actor_hang_up(&a);
 	}
 	/* Nor may they join what this user has made. */
@@ -229,7 +220,7 @@ static void test_strangers_from_elsewhere(void **state)
 	assert_true(actor_join(&b, "demo", 0, 2, NULL));
 	actor_dial(&rig, &a, 2);
 	assert_false(actor_join(&a, "demo", 1, 2, NULL));
-	expect_error(&a, ERROR_OF(DENIED), "has no secret");
+	actor_expect(&a, ERROR_OF(DENIED), "has no secret");
 	actor_hang_up(&a);
 	actor_hang_up(&b);
 	rig_close(&rig);
@@ -243,17 +234,17 @@ static void test_out_of_order(void **state)
 	rig_open(&rig, 1, NULL);
 	actor_dial(&rig, &a, 1);
 	actor_barrier(&a, 1);
-	expect_error(&a, ERROR_OF(PROTOCOL), "instead of hello");
+	actor_expect(&a, ERROR_OF(PROTOCOL), "instead of hello");
 	actor_hang_up(&a);
 	actor_dial(&rig, &a, 1);
 	actor_hello(&a, "demo", 0, 1);
 	actor_hello(&a, "demo", 0, 1);
-	expect_error(&a, ERROR_OF(PROTOCOL), "instead of a proof");
+	actor_expect(&a, ERROR_OF(PROTOCOL), "instead of a proof");
 	actor_hang_up(&a);
 	actor_dial(&rig, &a, 1);
 	assert_true(actor_join(&a, "demo", 0, 1, NULL));
 	actor_hyper(&a, 1, 0.1);
-	expect_error(&a, ERROR_OF(PROTOCOL), "job 'demo' rank 0: hyper-parameters when the job does not run");
+	actor_expect(&a, ERROR_OF(PROTOCOL), "job 'demo' rank 0: hyper-parameters when the job does not run");
 	actor_hang_up(&a);
 	assert_int_equal(rig.box->control.session_count, 0);
 	rig_close(&rig);
@@ -272,11 +263,11 @@ static void test_rubbish(void **state)
 	assert_true(actor_join(&good, "demo", 0, 2, NULL));
 	actor_dial(&rig, &a, 2);
 	actor_say_bytes(&a, huge, sizeof(huge));
-	expect_error(&a, ERROR_OF(PROTOCOL), "a frame of more than");
+	actor_expect(&a, ERROR_OF(PROTOCOL), "a frame of more than");
 	actor_hang_up(&a);
 	actor_dial(&rig, &a, 2);
 	actor_say_bytes(&a, broken, sizeof(broken));
-	expect_error(&a, ERROR_OF(PROTOCOL), "that is no message");
+	actor_expect(&a, ERROR_OF(PROTOCOL), "that is no message");
 	actor_hang_up(&a);
 	actor_dial(&rig, &a, 2);
 	actor_say_bytes(&a, empty, sizeof(empty));
@@ -316,7 +307,7 @@ static void test_costly_frame(void **state)
 	for (unsigned i = 0; i < 4; i++)
 		frame[i] = (uint8_t)((at - 4) >> (8 * i));
 	actor_say_bytes(&a, frame, at);
-	expect_error(&a, ERROR_OF(PROTOCOL), "that is no message");
+	actor_expect(&a, ERROR_OF(PROTOCOL), "that is no message");
 	actor_hang_up(&a);
 	free(frame);
 	rig_close(&rig);
@@ -335,8 +326,8 @@ static void test_handshake_deadline(void **state)
 	actor_hear(&a);
 	assert_int_equal(a.error_code, 0);
 	rig_wait(&rig, 400);
-	expect_error(&a, ERROR_OF(BUSY), "not proved within the box's handshake_ms of 5000; try again in a moment");
-	expect_error(&b, ERROR_OF(BUSY), "not proved within the box's handshake_ms of 5000; try again in a moment");
+	actor_expect(&a, ERROR_OF(BUSY), "not proved within the box's handshake_ms of 5000; try again in a moment");
+	actor_expect(&b, ERROR_OF(BUSY), "not proved within the box's handshake_ms of 5000; try again in a moment");
 	rig_wait(&rig, 5200); /* done, but they do not hang up */
 	assert_int_equal(rig.box->control.session_count, 0);
 	actor_hang_up(&a);
@@ -353,12 +344,12 @@ static void test_limits(void **state)
 	rig_open(&rig, 1, settings);
 	for (unsigned i = 0; i < 4; i++)
 		actor_dial(&rig, &a[i], i + 1);
-	expect_error(&a[3], ERROR_OF(LIMIT), "raise sessions_max");
+	actor_expect(&a[3], ERROR_OF(LIMIT), "raise sessions_max");
 	actor_hang_up(&a[3]);
 	assert_true(actor_join(&a[0], "one", 0, 2, NULL));
 	assert_true(actor_join(&a[1], "one", 1, 2, NULL));
 	assert_false(actor_join(&a[2], "two", 0, 2, NULL));
-	expect_error(&a[2], ERROR_OF(LIMIT), "raise jobs_max");
+	actor_expect(&a[2], ERROR_OF(LIMIT), "raise jobs_max");
 	for (unsigned i = 0; i < 3; i++)
 		actor_hang_up(&a[i]);
 	rig_close(&rig);
@@ -454,7 +445,7 @@ static void test_signals(void **state)
 	actor_hear(&a);
 	assert_int_equal(a.error_code, 0);
 	actor_say(&a, &control);
-	expect_error(&a, ERROR_OF(PROTOCOL), "more signals than 64 a second");
+	actor_expect(&a, ERROR_OF(PROTOCOL), "more signals than 64 a second");
 	actor_hang_up(&a);
 	rig_turn_control(&rig);
 	rig_close(&rig);
@@ -510,9 +501,9 @@ static void test_shutdown(void **state)
 	assert_true(actor_join(&a, "demo", 0, 2, NULL));
 	control_stop(&rig.box->control);
 	rig_turn_control(&rig);
-	expect_error(&a, ERROR_OF(SHUTDOWN), "the box is going down");
+	actor_expect(&a, ERROR_OF(SHUTDOWN), "the box is going down");
 	actor_dial(&rig, &b, 2);
-	expect_error(&b, ERROR_OF(SHUTDOWN), "the box is going down");
+	actor_expect(&b, ERROR_OF(SHUTDOWN), "the box is going down");
 	assert_true(control_stopped(&rig.box->control));
 	actor_hang_up(&a);
 	actor_hang_up(&b);

@@ -31,8 +31,7 @@ static void crew_close(struct rig *rig, struct actor *a, uint32_t world)
 {
 	for (uint32_t i = 0; i < world; i++)
 		actor_hang_up(&a[i]);
-	assert_null(rig->box->control.jobs);
-	assert_true(box_balanced(rig->box));
+	rig_expect_empty(rig);
 	rig_close(rig);
 }
 

@@ -58,7 +58,7 @@ static void scene_close(struct scene *s)
 	actor_hang_up(&s->worker);
 	actor_hang_up(&s->box);
 	rig_wait(&s->rig, 6000);
-	assert_null(s->rig.box->control.jobs);
+	rig_expect_empty(&s->rig);
 	rig_close(&s->rig);
 }
 
