@@ -3,7 +3,7 @@
  * A box below: what the box above says of a start is checked before cores hear of it; whom it calls, and when it is the
  * root itself.
  */
-#include "tests/unit/above_rig.h"
+#include "tests/unit/scene_rig.h"
 #include "tests/unit/cmocka_shim.h"
 
 #include <errno.h>
@@ -33,7 +33,7 @@ static void test_joins(void **state)
 	scene_open(&s);
 	scene_tell(&s, &plain);
 	said_join(&said);
-	upper_start(&said);
+	upper_start(&s, &said);
 	actor_expect(&s.worker[0], 0, "");
 	assert_int_equal(rig_job(&s.rig)->state, JOB_RUNNING);
 	for (unsigned i = 0; i < 2; i++) {
@@ -124,7 +124,7 @@ static void test_wrong_starts(void **state)
 		scene_tell(&s, &plain);
 		said_join(&said);
 		cases[i].make(&said);
-		upper_start(&said);
+		upper_start(&s, &said);
 		for (unsigned k = 0; k < 2; k++)
 			actor_expect(&s.worker[k], cases[i].code, cases[i].text);
 		scene_close(&s);
@@ -141,7 +141,7 @@ static void test_starts_too_early(void **state)
 	scene_tell(&s, &plain);
 	said_init(&said);
 	said.start.gathered++;
-	upper_start(&said);
+	upper_start(&s, &said);
 	assert_int_equal(rig_job(&s.rig)->state, JOB_FORMING);
 	assert_non_null(strstr(above.left, "ranks came or went as it started"));
 	above.keys = 0;
@@ -149,7 +149,7 @@ static void test_starts_too_early(void **state)
 	assert_int_equal(above.opened, 2);
 	assert_int_equal(above.keys, KEYS);
 	said_init(&said);
-	upper_start(&said);
+	upper_start(&s, &said);
 	actor_expect(&s.worker[0], 0, "");
 	assert_int_equal(rig_job(&s.rig)->state, JOB_RUNNING);
 	scene_close(&s);
@@ -193,10 +193,10 @@ static void test_beside_is_silent(void **state)
 	scene_open(&s);
 	scene_tell(&s, &plain);
 	said_exchange(&said);
-	upper_start(&said);
+	upper_start(&s, &said);
 	actor_expect(&s.worker[1], 0, "");
 	assert_int_equal(rig_job(&s.rig)->state, JOB_RUNNING);
-	assert_int_equal(beside.opened, 1);
+	assert_int_equal(beside[0].opened, 1);
 	beat(&s, 9);
 	actor_expect(&s.worker[1], 0, "");
 	beat(&s, 4);
@@ -215,7 +215,7 @@ static void test_places_for_later(void **state)
 	scene_open(&s);
 	scene_tell(&s, &again);
 	said_init(&said);
-	upper_start(&said);
+	upper_start(&s, &said);
 	assert_int_equal(rig_job(&s.rig)->state, JOB_RUNNING);
 	assert_int_equal(rig_job(&s.rig)->world, WORLD + WORLD);
 	scene_close(&s);
@@ -231,11 +231,11 @@ static void test_joins_twice(void **state)
 	scene_open(&s);
 	scene_tell(&s, &plain);
 	said_init(&said);
-	upper_start(&said);
+	upper_start(&s, &said);
 	assert_int_equal(rig_job(&s.rig)->state, JOB_RUNNING);
 	scene_tell(&s, &next);
 	said_join(&said);
-	upper_start(&said);
+	upper_start(&s, &said);
 	for (unsigned k = 0; k < 2; k++)
 		actor_expect(&s.worker[k], ERROR_OF(LOST), "it lets us in, and we run");
 	scene_close(&s);
@@ -251,7 +251,7 @@ static void test_dial_ends_in_time(void **state)
 	scene_open(&s);
 	scene_tell(&s, &plain);
 	said_init(&said);
-	upper_start(&said);
+	upper_start(&s, &said);
 	assert_int_equal(rig_job(&s.rig)->state, JOB_RUNNING);
 	for (unsigned waited = 0; waited < patience_ms + 2000; waited += 500) {
 		for (unsigned i = 0; i < 2; i++)
@@ -305,7 +305,7 @@ static struct conn *upper_carries(struct scene *s, struct queue **queue)
 	scene_open(s);
 	scene_tell(s, &plain);
 	said_init(&said);
-	upper_start(&said);
+	upper_start(s, &said);
 	assert_int_equal(above.transport->ops->queue_create(above.transport, MEM_NODE_ANY, queue, &e), 0);
 	return upper_adopt(s, *queue);
 }
@@ -373,11 +373,11 @@ static void test_is_not_taken(void **state)
 
 static void box_comes(struct scene *s, uint32_t rank)
 {
-	memset(&s->box, 0, sizeof(s->box));
-	actor_dial(&s->rig, &s->box, 5);
-	s->box.below = true;
-	assert_true(actor_join(&s->box, "wide", 0, WORLD, NULL));
-	actor_gather(&s->box, &rank, 1, 1, 0);
+	memset(&s->box[0], 0, sizeof(s->box[0]));
+	actor_dial(&s->rig, &s->box[0], 5);
+	s->box[0].below = true;
+	assert_true(actor_join(&s->box[0], "wide", 0, WORLD, NULL));
+	actor_gather(&s->box[0], &rank, 1, 1, 0);
 	rig_wait(&s->rig, 10);
 }
 
@@ -393,17 +393,17 @@ static void test_rank_is_above(void **state)
 	rig_wait(&s.rig, 10);
 	assert_int_equal(above.keys, KEYS);
 	said_join(&said);
-	upper_start(&said);
+	upper_start(&s, &said);
 	assert_int_equal(rig_job(&s.rig)->state, JOB_FORMING); /* the second one's table has not come */
 	assert_int_equal(rig_job(&s.rig)->members[2].at, JOB_AT_OTHER);
 	box_comes(&s, 2);
-	actor_expect(&s.box, ERROR_OF(BUSY), "rank 2 is at a box above this one, or below that");
-	actor_hang_up(&s.box);
+	actor_expect(&s.box[0], ERROR_OF(BUSY), "rank 2 is at a box above this one, or below that");
+	actor_hang_up(&s.box[0]);
 	actor_table(&s.worker[1], &shrinks, KEYS, ELEMENTS);
 	rig_wait(&s.rig, 10);
 	assert_int_equal(rig_job(&s.rig)->state, JOB_RUNNING);
 	box_comes(&s, 3); /* into the place that it had */
-	actor_expect(&s.box, ERROR_OF(TAKEN), "rank 3 is at another box; give every worker its own rank");
+	actor_expect(&s.box[0], ERROR_OF(TAKEN), "rank 3 is at another box; give every worker its own rank");
 	assert_int_equal(rig_job(&s.rig)->state, JOB_RUNNING);
 	assert_int_equal(job_count_somewhere(rig_job(&s.rig)), WORLD);
 	for (unsigned k = 0; k < 2; k++) {
@@ -433,7 +433,7 @@ static void test_notices(void **state)
 	scene_open(&s);
 	scene_tell(&s, &plain);
 	said_join(&said);
-	upper_start(&said);
+	upper_start(&s, &said);
 	for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		struct job *job = s.rig.box->control.jobs;
 		uint32_t rank = cases[i].rank;
@@ -713,16 +713,16 @@ static void test_both_above_die(void **state)
 	rig_wait(&s.rig, 500);
 	assert_true(above_at_sibling(&s.rig.box->control));
 	assert_string_equal(waits_for(&s), "");
-	actor_dial(&s.rig, &s.box, 5);
-	s.box.below = true;
-	assert_false(actor_join(&s.box, "wide", 0, WORLD, NULL));
-	actor_expect(&s.box, ERROR_OF(BUSY),
+	actor_dial(&s.rig, &s.box[0], 5);
+	s.box[0].below = true;
+	assert_false(actor_join(&s.box[0], "wide", 0, WORLD, NULL));
+	actor_expect(&s.box[0], ERROR_OF(BUSY),
 		"has lost the one above it, and waits itself to be let in by that one's sibling");
 	above.undecided = false;
 	rig_wait(&s.rig, 500);
-	actor_hang_up(&s.box);
+	actor_hang_up(&s.box[0]);
 	box_comes(&s, 3);
-	assert_int_equal(s.box.error_code, 0);
+	assert_int_equal(s.box[0].error_code, 0);
 	scene_close(&s);
 	upper_names = NULL;
 }

@@ -4,7 +4,7 @@
  * and for how long, and what it refuses its operator.
  */
 #include "tests/unit/cmocka_shim.h"
-#include "tests/unit/rehome_rig.h"
+#include "tests/unit/scene_rig.h"
 
 #include <errno.h>
 #include <stddef.h>
@@ -17,7 +17,7 @@
 /* All are waited for, to the last one who goes on: before, there is no next one. */
 static void test_moves(void **state)
 {
-	struct rehome_scene s;
+	struct scene s;
 
 	rehome_open(&s, &rehome_summed, "sharded");
 	for (uint32_t number = 1; number < 4; number++) {
@@ -46,7 +46,7 @@ static void test_moves(void **state)
 	rehome_move(&s, 4);
 	rehome_say_all(&s, STEP(RESUMED), 4);
 	assert_string_equal(rehome_state(&s), "running");
-	rehome_close(&s);
+	scene_close(&s);
 }
 
 /* So many boxes that what goes from each to each other does not fit a reply: it has the first ones, and says how many.
@@ -56,7 +56,7 @@ static void test_many_flows(void **state)
 	const unsigned count = 20000;
 	const Phub__RebalanceInfo *info;
 	struct peers_outcome *o;
-	struct rehome_scene s;
+	struct scene s;
 	struct actor admin;
 
 	rehome_open(&s, &rehome_summed, "sharded");
@@ -76,37 +76,37 @@ static void test_many_flows(void **state)
 	assert_int_equal(info->n_flows, 1024);
 	assert_string_equal(info->flows[1023]->to, "10.9.9.9:7102");
 	actor_hang_up(&admin);
-	rehome_close(&s);
+	scene_close(&s);
 }
 
 /* Their next tables are not begun with before all go on. */
 static void test_tables_wait(void **state)
 {
 	struct rig_job next = rehome_summed;
-	struct rehome_scene s;
+	struct scene s;
 
 	rehome_open(&s, &rehome_summed, "sharded");
 	assert_int_equal(rehome_begin(&s, 10), 0);
 	rehome_move(&s, 1);
 	next.generation = 2;
-	actor_table(&s.worker, &next, REHOME_KEYS, REHOME_ELEMENTS);
-	for (unsigned i = 1; i < REHOME_BOXES; i++) {
+	actor_table(&s.worker[0], &next, REHOME_KEYS, ELEMENTS);
+	for (unsigned i = 1; i < BOXES; i++) {
 		if (i == 2)
 			rehome_say(&s, 1, STEP(RESUMED), 1, 0);
-		actor_table(&s.box[i], &next, REHOME_KEYS, REHOME_ELEMENTS);
+		actor_table(&s.box[i], &next, REHOME_KEYS, ELEMENTS);
 	}
 	rig_wait(&s.rig, 20);
 	assert_int_equal(rig_job(&s.rig)->generation->spec.generation, 1);
 	rehome_say(&s, 2, STEP(RESUMED), 1, 0);
 	assert_int_equal(rig_job(&s.rig)->generation->spec.generation, 2);
-	rehome_close(&s);
+	scene_close(&s);
 }
 
 /* ---- it does not, and all go on ---- */
 
 static void test_refused_by_one(void **state)
 {
-	struct rehome_scene s;
+	struct scene s;
 
 	rehome_open(&s, &rehome_summed, "sharded");
 	assert_int_equal(rehome_begin(&s, 10), 0);
@@ -122,13 +122,13 @@ static void test_refused_by_one(void **state)
 	rehome_move(&s, 2);
 	rehome_say_all(&s, STEP(RESUMED), 2);
 	assert_string_equal(rehome_state(&s), "running");
-	rehome_close(&s);
+	scene_close(&s);
 }
 
 /* One does not hold in time; it may do so yet before it hears that all go on. */
 static void test_too_late(void **state)
 {
-	struct rehome_scene s;
+	struct scene s;
 
 	for (unsigned says = 0; says < 3; says++) {
 		rehome_open(&s, &rehome_summed, "sharded");
@@ -143,29 +143,29 @@ static void test_too_late(void **state)
 			rehome_say(&s, 2, STEP(HELD), 1, 1);
 		if (says == 2) {
 			actor_expect(&s.box[2], ERROR_OF(PROTOCOL), "step 1 of a change of homes is not next");
-			rehome_close(&s);
+			scene_close(&s);
 			continue;
 		}
 		rehome_say(&s, 2, STEP(RESUMED), 1, 0);
 		assert_string_equal(rehome_state(&s), "moves");
 		rehome_say(&s, 1, STEP(RESUMED), 1, 0);
 		assert_string_equal(rehome_state(&s), "running");
-		actor_heartbeat(&s.worker);
-		actor_expect(&s.worker, 0, "");
-		rehome_close(&s);
+		actor_heartbeat(&s.worker[0]);
+		actor_expect(&s.worker[0], 0, "");
+		scene_close(&s);
 	}
 }
 
 /* The top box's own cores are those that do not hold: whoever has, goes on, and they as soon as they do. */
 static void test_too_late_itself(void **state)
 {
-	struct rehome_scene s;
+	struct scene s;
 
 	rehome_open(&s, &rehome_summed, "sharded");
 	assert_int_equal(rehome_begin(&s, 10), 0);
 	rig_turn_control(&s.rig);
 	assert_int_equal(rig_job(&s.rig)->peers->move->stage, MOVE_HELD);
-	rehome_close(&s);
+	scene_close(&s);
 	rehome_open(&s, &rehome_summed, "sharded");
 	s.rig.cores_rest = true;
 	assert_int_equal(rehome_begin(&s, 10), 0);
@@ -185,7 +185,7 @@ static void test_too_late_itself(void **state)
 	rehome_move(&s, 2);
 	rehome_say_all(&s, STEP(RESUMED), 2);
 	assert_string_equal(rehome_state(&s), "running");
-	rehome_close(&s);
+	scene_close(&s);
 }
 
 /* ---- a box dies ---- */
@@ -194,7 +194,7 @@ static void test_too_late_itself(void **state)
 static void test_dies(void **state)
 {
 	static const Phub__RehomeStep steps[] = {STEP(HELD), STEP(CARRIED), STEP(SWITCHED), STEP(RESUMED)};
-	struct rehome_scene s;
+	struct scene s;
 
 	for (unsigned at = 0; at < 8; at++) {
 		rehome_open(&s, &rehome_summed, "sharded");
@@ -207,15 +207,15 @@ static void test_dies(void **state)
 		actor_hang_up(&s.box[2]);
 		memset(&s.box[2], 0, sizeof(s.box[2]));
 		rig_wait(&s.rig, 1100);
-		actor_expect(&s.worker, ERROR_OF(LOST), "(rank 2) was lost");
-		rehome_close(&s);
+		actor_expect(&s.worker[0], ERROR_OF(LOST), "(rank 2) was lost");
+		scene_close(&s);
 	}
 }
 
 /* It leaves, all of its workers being done: nobody waits for what it does not say. */
 static void test_leaves(void **state)
 {
-	struct rehome_scene s;
+	struct scene s;
 
 	rehome_open(&s, &rehome_summed, "sharded");
 	assert_int_equal(rehome_begin(&s, 10), 0);
@@ -225,12 +225,12 @@ static void test_leaves(void **state)
 	assert_int_equal(s.box[1].last->rehome->step, STEP(GO));
 	rehome_expect_outcome(&s, 1, "kept", "box 10.9.9.9:7102 has left the job");
 	rig_job(&s.rig)->peers->each[2].left = false;
-	rehome_close(&s);
+	scene_close(&s);
 }
 
 /* ---- what the operator is refused ---- */
 
-static int operate(struct rehome_scene *s, const char *command)
+static int operate(struct scene *s, const char *command)
 {
 	return job_operate(&s->rig.box->control, command, "wide", "", s->said, sizeof(s->said), &s->number, &s->e);
 }
@@ -239,7 +239,7 @@ static void test_not_now(void **state)
 {
 	static const char *const sharded[] = {"hierarchy=sharded", NULL};
 	struct rig_job waits = rehome_summed;
-	struct rehome_scene s;
+	struct scene s;
 
 	rehome_open(&s, &rehome_summed, "sharded");
 	assert_int_equal(operate(&s, "pause"), 0);
@@ -255,11 +255,11 @@ static void test_not_now(void **state)
 	assert_int_equal(rehome_begin(&s, 10), 0);
 	rehome_expect_error(&s, operate(&s, "pause"), -EBUSY, "is being rebalanced");
 	rehome_expect_error(&s, operate(&s, "drain"), -EBUSY, "is being rebalanced");
-	rehome_close(&s);
+	scene_close(&s);
 	rehome_open(&s, &rehome_summed, "sharded");
 	rig_job(&s.rig)->draining = true; /* it would end at once here, where no round is open */
 	rehome_expect_error(&s, rehome_begin(&s, 10), -EBUSY, "job 'wide' drains, and is about to end");
-	rehome_close(&s);
+	scene_close(&s);
 	rehome_open(&s, &rehome_summed, "sharded");
 	rig_job(&s.rig)->left = 1;
 	rehome_expect_error(&s, rehome_begin(&s, 10), -EBUSY, "job 'wide' is about to end");
@@ -267,29 +267,29 @@ static void test_not_now(void **state)
 	rig_job(&s.rig)->state = JOB_REKEYING;
 	rehome_expect_error(&s, rehome_begin(&s, 10), -EBUSY, "job 'wide' does not run yet");
 	rig_job(&s.rig)->state = JOB_RUNNING;
-	rehome_close(&s);
+	scene_close(&s);
 	waits.lost = LOST_WAIT;
 	rehome_form(&s, &waits, sharded);
-	for (unsigned i = 1; i < REHOME_BOXES; i++)
+	for (unsigned i = 1; i < BOXES; i++)
 		rig_job(&s.rig)->peers->each[i].state = PEER_LIFTING;
 	rig_job(&s.rig)->members[0].gone = true;
 	rehome_expect_error(
 		&s, rehome_begin(&s, 10), -EBUSY, "waits for another in the place of rank 0, which was lost");
 	rig_job(&s.rig)->members[0].gone = false;
-	rehome_close(&s);
+	scene_close(&s);
 }
 
 static void test_no_homes(void **state)
 {
 	static const char *const tree[] = {"hierarchy=tree", NULL}, *const tight[] = {"hierarchy=sharded",
 									    "memory_max=4194304", NULL};
-	struct rehome_scene s;
+	struct scene s;
 
 	rehome_form(&s, &rehome_summed, tree);
 	rehome_expect_error(&s, rehome_begin(&s, 10), -EINVAL, "job 'wide' has a tree of boxes");
-	rehome_close(&s);
+	scene_close(&s);
 	rehome_form(&s, &rehome_trained, tight);
-	for (unsigned i = 1; i < REHOME_BOXES; i++)
+	for (unsigned i = 1; i < BOXES; i++)
 		rig_job(&s.rig)->peers->each[i].state = PEER_LIFTING;
 	s.rig.config.memory_max = s.rig.box->control.memory_used + 1000;
 	rehome_expect_error(&s, rehome_begin(&s, 10), -ENOMEM, "and 1000 are available (memory_max)");
@@ -297,7 +297,7 @@ static void test_no_homes(void **state)
 	rehome_expect_error(&s,
 		job_operate(&s.rig.box->control, "rebalance", "none", "", s.said, sizeof(s.said), &s.number, &s.e),
 		-ENOENT, "no job 'none' is here");
-	rehome_close(&s);
+	scene_close(&s);
 }
 
 TEST_PROGRAM(test_control_rehome)

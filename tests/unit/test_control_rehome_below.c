@@ -5,7 +5,7 @@
  * nothing.
  */
 #include "tests/unit/cmocka_shim.h"
-#include "tests/unit/control_rig.h"
+#include "tests/unit/scene_rig.h"
 
 #include <errno.h>
 #include <stddef.h>
@@ -20,198 +20,75 @@
 #include "phub/control/peers_move.h"
 #include "transport/call.h"
 
-#define STEP(name) PHUB__REHOME_STEP__REHOME_##name
-
-enum { BOXES = 3, SELF = 1, WORLD = 3, KEYS = 12, ELEMENTS = 8192, EXCHANGE = 4711 };
-
-/* ---- the boxes that it calls: the one above, and the next in the chain ---- */
-
-static struct call_peer {
-	void (*hear)(void *arg, const Phub__Control *message);
-	void *arg;
-	bool full;
-	uint32_t gathered;
-	/* The last Rehome that it said. */
-	unsigned said;
-	Phub__RehomeStep step;
-	uint32_t number;
-	uint64_t round;
-	char why[400];
-	uint8_t key[PROOF_KEY];
-} above, beside;
-static unsigned opened, closed;
-
-static int played_open(void *ctx, const struct call_target *target, struct call_peer **out, struct err *e)
-{
-	*out = target->peer ? &beside : &above;
-	(*out)->hear = target->hear;
-	(*out)->arg = target->arg;
-	opened++;
-	return 0;
-}
-
-static int played_step(struct call_peer *p, uint64_t now_ns, struct err *e)
-{
-	return 1;
-}
-
-static int played_say(struct call_peer *p, const Phub__Control *m)
-{
-	if (p->full)
-		return -EAGAIN;
-	if (m->message_case == PHUB__CONTROL__MESSAGE_GATHER)
-		p->gathered = m->gather->number;
-	if (m->message_case != PHUB__CONTROL__MESSAGE_REHOME)
-		return 0;
-	p->said++;
-	p->step = m->rehome->step;
-	p->number = m->rehome->number;
-	p->round = m->rehome->n_rounds ? m->rehome->rounds[0] + m->rehome->rounds_from : 0;
-	snprintf(p->why, sizeof(p->why), "%s", m->rehome->why);
-	return 0;
-}
-
-static void played_session(const struct call_peer *p, uint64_t *session, const uint8_t **key, uint32_t *cores)
-{
-	*session = 5;
-	*key = p->key;
-	*cores = 1;
-}
-
-static uint64_t played_root(const struct call_peer *p)
-{
-	return 0;
-}
-
-static const char *played_sibling(const struct call_peer *p, uint16_t *port)
-{
-	return NULL;
-}
-
-static void played_close(struct call_peer *p)
-{
-	closed++;
-}
-
-static const struct call_ops played_ops = {
-	.open = played_open,
-	.step = played_step,
-	.say = played_say,
-	.session = played_session,
-	.root = played_root,
-	.sibling = played_sibling,
-	.address = rig_call_address,
-	.fd = rig_call_fd,
-	.close = played_close,
-};
+enum { SELF = 1, EXCHANGE = 4711 };
 
 /* ---- a job of three, of which the second is here ---- */
-
-struct scene {
-	struct rig rig;
-	struct actor worker, box;
-};
-
-static void tell(struct scene *s, const Phub__Control *control)
-{
-	above.hear(above.arg, control);
-	rig_wait(&s->rig, 20);
-}
 
 /* Of so many chunks of one size, by these rates: at the start, or of those that the job has. */
 static uint32_t homes_of(const double rates[BOXES], const struct job *job)
 {
 	struct ways_box boxes[BOXES] = {{0}};
-	uint32_t bytes[KEYS];
-	uint16_t home[KEYS];
+	uint32_t bytes[REHOME_KEYS];
+	uint16_t home[REHOME_KEYS];
 	struct err e;
 
 	if (job)
 		memcpy(home, job->peers->home, sizeof(home));
 
-	for (unsigned i = 0; i < KEYS; i++)
+	for (unsigned i = 0; i < REHOME_KEYS; i++)
 		bytes[i] = ELEMENTS * sizeof(float);
 	for (unsigned i = 0; i < BOXES; i++)
 		boxes[i] = (struct ways_box){.workers = 1, .rate_bytes_s = rates[i]};
-	assert_int_equal(job ? ways_rehome(boxes, BOXES, bytes, KEYS, home, &e)
-			     : ways_homes(WAYS_CHAIN, boxes, BOXES, 0, bytes, KEYS, home, &e),
+	assert_int_equal(job ? ways_rehome(boxes, BOXES, bytes, REHOME_KEYS, home, &e)
+			     : ways_homes(WAYS_CHAIN, boxes, BOXES, 0, bytes, REHOME_KEYS, home, &e),
 		0);
 	return crc_32c(0, home, sizeof(home));
 }
 
-static void scene_start(struct scene *s)
+static void below_start(struct scene *s)
 {
 	static const double rates[BOXES] = {100, 100, 100};
-	Phub__Control control = PHUB__CONTROL__INIT;
-	Phub__Start start = PHUB__START__INIT;
-	Phub__Exchange exchange = PHUB__EXCHANGE__INIT;
-	Phub__ExchangeBox boxes[BOXES], *each[BOXES];
-	uint8_t cores[KEYS] = {0};
 	char hosts[BOXES][16] = {"", "10.9.9.1", "10.9.9.2"};
-	uint32_t ranks[BOXES] = {0, 1, 2};
+	struct said said;
 
+	said_init(&said);
+	phub__exchange__init(&said.exchange);
 	for (unsigned i = 0; i < BOXES; i++) {
-		phub__exchange_box__init(&boxes[i]);
-		boxes[i].host = hosts[i];
-		boxes[i].port = i ? 7100 + i : 0;
-		boxes[i].ranks = &ranks[i];
-		boxes[i].n_ranks = 1;
-		boxes[i].rate = 100;
-		each[i] = &boxes[i];
+		phub__exchange_box__init(&said.boxes[i]);
+		said.each[i] = &said.boxes[i];
+		said.ranks[i] = i;
+		said.boxes[i].host = hosts[i];
+		said.boxes[i].port = i ? REHOME_PORT + i : 0;
+		said.boxes[i].ranks = &said.ranks[i];
+		said.boxes[i].n_ranks = 1;
+		said.boxes[i].rate = 100;
 	}
-	exchange.hierarchy = PHUB__HIERARCHY__HIERARCHY_CHAIN;
-	exchange.number = EXCHANGE;
-	exchange.boxes = each;
-	exchange.n_boxes = BOXES;
-	exchange.box = SELF;
-	exchange.cores = 1;
-	exchange.homes = homes_of(rates, NULL);
-	start.job = 7;
-	start.generation = 1;
-	start.epoch = 3;
-	start.window = 8;
-	start.rank = WORLD;
-	start.gathered = above.gathered;
-	start.core_of_chunk.data = cores;
-	start.core_of_chunk.len = KEYS;
-	start.exchange = &exchange;
-	control.message_case = PHUB__CONTROL__MESSAGE_START;
-	control.start = &start;
-	tell(s, &control);
+	said.exchange.hierarchy = PHUB__HIERARCHY__HIERARCHY_CHAIN;
+	said.exchange.number = EXCHANGE;
+	said.exchange.boxes = said.each;
+	said.exchange.n_boxes = BOXES;
+	said.exchange.box = SELF;
+	said.exchange.cores = 1;
+	said.exchange.homes = homes_of(rates, NULL);
+	said.start.rank = REHOME_WORLD;
+	said.start.core_of_chunk.len = REHOME_KEYS;
+	said.start.exchange = &said.exchange;
+	upper_start(s, &said);
 }
 
-static void scene_open(struct scene *s)
+static void below_open(struct scene *s)
 {
 	static const char *const settings[] = {"uplink=10.9.9.9:7077", NULL};
 
-	memset(s, 0, sizeof(*s));
-	memset(&above, 0, sizeof(above));
-	memset(&beside, 0, sizeof(beside));
-	opened = closed = 0;
-	rig_calls = &played_ops;
-	rig_open(&s->rig, 1, settings);
-	actor_dial(&s->rig, &s->worker, 1);
-	assert_true(actor_join(&s->worker, "wide", 1, WORLD, NULL));
-	actor_table(&s->worker, NULL, KEYS, ELEMENTS);
+	scene_begin(s, 1, REHOME_WORLD, settings);
+	scene_join(s, 0, 1, REHOME_WORLD);
+	actor_table(&s->worker[0], NULL, REHOME_KEYS, ELEMENTS);
 	rig_wait(&s->rig, 20);
-	scene_start(s);
-	actor_hear(&s->worker);
-	assert_string_equal(s->worker.error, "");
+	below_start(s);
+	actor_expect(&s->worker[0], 0, "");
 	assert_int_equal(rig_job(&s->rig)->state, JOB_RUNNING);
 	assert_true(rig_job(&s->rig)->peers->each[2].target);
 	rig_job(&s->rig)->peers->each[2].state = PEER_LIFTING; /* as if connections of cores were made */
-}
-
-static void scene_close(struct scene *s)
-{
-	actor_hang_up(&s->worker);
-	if (s->box.rig)
-		actor_hang_up(&s->box);
-	rig_wait(&s->rig, 6000);
-	rig_expect_empty(&s->rig);
-	assert_int_equal(opened, closed);
-	rig_close(&s->rig);
-	rig_calls = NULL;
 }
 
 /* ---- what the top box says ---- */
@@ -231,23 +108,23 @@ static void tell_hold(struct scene *s, uint32_t number, unsigned boxes, uint32_t
 	m.homes = homes_of(rates, rig_job(&s->rig)) + wrong;
 	control.message_case = PHUB__CONTROL__MESSAGE_REHOME;
 	control.rehome = &m;
-	tell(s, &control);
+	above_say(s, &control);
 }
 
 static void tell_step(struct scene *s, Phub__RehomeStep step, uint32_t number, uint64_t round)
 {
-	uint64_t rounds[KEYS] = {0};
+	uint64_t rounds[REHOME_KEYS] = {0};
 	Phub__Control control = PHUB__CONTROL__INIT;
 	Phub__Rehome m = PHUB__REHOME__INIT;
 
 	m.step = step;
 	m.number = number;
 	m.rounds = rounds;
-	m.n_rounds = step == STEP(STOP) ? KEYS : 0;
+	m.n_rounds = step == STEP(STOP) ? REHOME_KEYS : 0;
 	m.rounds_from = round;
 	control.message_case = PHUB__CONTROL__MESSAGE_REHOME;
 	control.rehome = &m;
-	tell(s, &control);
+	above_say(s, &control);
 }
 
 static void expect_said(Phub__RehomeStep step, uint32_t number, unsigned said)
@@ -263,7 +140,7 @@ static void test_moves(void **state)
 {
 	struct scene s;
 
-	scene_open(&s);
+	below_open(&s);
 	for (unsigned number = 1; number < 3; number++) {
 		tell_hold(&s, number, BOXES, 0);
 		expect_said(STEP(HELD), number, 4 * number - 3);
@@ -280,7 +157,7 @@ static void test_moves(void **state)
 		expect_said(STEP(RESUMED), number, 4 * number);
 		assert_false(peers_moves(rig_job(&s.rig)));
 	}
-	actor_expect(&s.worker, 0, "");
+	actor_expect(&s.worker[0], 0, "");
 	scene_close(&s);
 }
 
@@ -289,7 +166,7 @@ static void test_given_up(void **state)
 {
 	struct scene s;
 
-	scene_open(&s);
+	below_open(&s);
 	tell_hold(&s, 1, BOXES, 0);
 	tell_step(&s, STEP(GO), 1, 0);
 	expect_said(STEP(RESUMED), 1, 2);
@@ -320,7 +197,7 @@ static void test_refuses(void **state)
 	for (unsigned i = 0; i < 4; i++) {
 		uint64_t memory;
 
-		scene_open(&s);
+		below_open(&s);
 		memory = s.rig.config.memory_max;
 		rig_job(&s.rig)->draining = i == 0;
 		rig_job(&s.rig)->paused = i == 1;
@@ -357,7 +234,7 @@ static void test_wrong(void **state)
 	struct scene s;
 
 	for (int i = 0; i < CASES; i++) {
-		scene_open(&s);
+		below_open(&s);
 		s.rig.cores_rest = i == EARLY; /* it has not held */
 		if (i != UNASKED)
 			tell_hold(&s, i == SAME ? 2 : 1, i == COUNT ? 2 : BOXES, i == HOMES);
@@ -372,7 +249,7 @@ static void test_wrong(void **state)
 		else if (i > SAME)
 			tell_step(&s, STEP(STOP), i == NUMBER ? 2 : 1, i == BEHIND ? 0 : 1);
 		s.rig.cores_rest = false;
-		actor_expect(&s.worker, ERROR_OF(PROTOCOL),
+		actor_expect(&s.worker[0], ERROR_OF(PROTOCOL),
 			words[i] ? words[i] : "of a change of homes, which this box is not at");
 		scene_close(&s);
 	}
@@ -390,7 +267,7 @@ static void box_come(struct scene *s, struct actor *a, uint32_t number)
 	hello.version = hello.version_min = WIRE_VERSION;
 	hello.software = (char *)(uintptr_t) "rig";
 	hello.job = (char *)(uintptr_t) "wide";
-	hello.world = WORLD;
+	hello.world = REHOME_WORLD;
 	hello.nonce.data = nonce;
 	hello.nonce.len = sizeof(nonce);
 	hello.below = true;
@@ -400,7 +277,7 @@ static void box_come(struct scene *s, struct actor *a, uint32_t number)
 	control.hello = &hello;
 	actor_say(a, &control);
 	assert_int_equal(actor_hear(a), PHUB__CONTROL__MESSAGE_CHALLENGE);
-	actor_prove(a, "wide", 0, WORLD, NULL);
+	actor_prove(a, "wide", 0, REHOME_WORLD, NULL);
 }
 
 static void test_carrier(void **state)
@@ -416,9 +293,9 @@ static void test_carrier(void **state)
 	signal.signal = &m;
 	carry.message_case = PHUB__CONTROL__MESSAGE_CARRY;
 	carry.carry = &c;
-	scene_open(&s);
-	box_come(&s, &s.box, 2);
-	assert_true(actor_welcomed(&s.box));
+	below_open(&s);
+	box_come(&s, &s.box[0], 2);
+	assert_true(actor_welcomed(&s.box[0]));
 	box_come(&s, &other, 2); /* one is enough: of the next change it may come when the last one's has ended */
 	assert_false(actor_welcomed(&other));
 	actor_expect(&other, ERROR_OF(BUSY), "by which that box carried to this one before has not ended");
@@ -427,32 +304,32 @@ static void test_carrier(void **state)
 	assert_false(actor_welcomed(&other));
 	actor_expect(&other, ERROR_OF(TAKEN), "no box of that number lifts chunks to this one, or another does");
 	actor_hang_up(&other);
-	assert_true(actor_connect(&s.box, 0, s.box.key, &conn) < 0);
+	assert_true(actor_connect(&s.box[0], 0, s.box[0].key, &conn) < 0);
 	if (conn)
-		transport_loop.abandon(s.box.transport, conn);
+		transport_loop.abandon(s.box[0].transport, conn);
 	/* It leaves, and may come again; the job is as before. */
-	actor_leave(&s.box);
-	assert_int_equal(actor_hear(&s.box), PHUB__CONTROL__MESSAGE_LEFT);
+	actor_leave(&s.box[0]);
+	assert_int_equal(actor_hear(&s.box[0]), PHUB__CONTROL__MESSAGE_LEFT);
 	assert_false(rig_job(&s.rig)->peers->each[2].left);
-	actor_hang_up(&s.box);
+	actor_hang_up(&s.box[0]);
 	/* Likewise where it goes without a word: it gave the rebalance up before it knew that it was let in. */
-	box_come(&s, &s.box, 2);
-	assert_true(actor_welcomed(&s.box));
-	actor_hang_up(&s.box);
+	box_come(&s, &s.box[0], 2);
+	assert_true(actor_welcomed(&s.box[0]));
+	actor_hang_up(&s.box[0]);
 	rig_wait(&s.rig, 1200);
 	assert_int_equal(rig_job(&s.rig)->state, JOB_RUNNING);
-	box_come(&s, &s.box, 2);
-	assert_true(actor_welcomed(&s.box));
-	actor_say(&s.box, &signal);
-	actor_expect(&s.box, ERROR_OF(PROTOCOL), "a signal of a box that lifts nothing to this one");
+	box_come(&s, &s.box[0], 2);
+	assert_true(actor_welcomed(&s.box[0]));
+	actor_say(&s.box[0], &signal);
+	actor_expect(&s.box[0], ERROR_OF(PROTOCOL), "a signal of a box that lifts nothing to this one");
 	rig_wait(&s.rig, 1200);
-	actor_expect(&s.worker, ERROR_OF(LOST), "box 10.9.9.2:7102");
+	actor_expect(&s.worker[0], ERROR_OF(LOST), "box 10.9.9.2:7102");
 	scene_close(&s);
-	scene_open(&s);
-	box_come(&s, &s.box, 2);
-	assert_true(actor_welcomed(&s.box));
-	actor_say(&s.box, &carry);
-	actor_expect(&s.box, ERROR_OF(PROTOCOL), "it carries chunk 0 here, whose next home this is not, or not so");
+	below_open(&s);
+	box_come(&s, &s.box[0], 2);
+	assert_true(actor_welcomed(&s.box[0]));
+	actor_say(&s.box[0], &carry);
+	actor_expect(&s.box[0], ERROR_OF(PROTOCOL), "it carries chunk 0 here, whose next home this is not, or not so");
 	scene_close(&s);
 }
 

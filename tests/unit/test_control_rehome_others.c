@@ -4,7 +4,7 @@
  * wrong.
  */
 #include "tests/unit/cmocka_shim.h"
-#include "tests/unit/rehome_rig.h"
+#include "tests/unit/scene_rig.h"
 
 #include <errno.h>
 #include <stddef.h>
@@ -21,15 +21,15 @@
 static void test_wrong_rounds(void **state)
 {
 	static const uint64_t rounds[] = {0, 4, 99, UINT64_MAX / 8};
-	struct rehome_scene s;
+	struct scene s;
 
 	for (unsigned i = 0; i < 4; i++) {
 		rehome_open(&s, &rehome_summed, "sharded");
 		assert_int_equal(rehome_begin(&s, 10), 0);
 		rehome_say(&s, 2, STEP(HELD), 1, rounds[i]);
 		actor_expect(&s.box[2], ERROR_OF(PROTOCOL), "it holds chunk 0 before round ");
-		actor_expect(&s.worker, ERROR_OF(LOST), "(rank 2) was lost: it holds chunk 0 before round ");
-		rehome_close(&s);
+		actor_expect(&s.worker[0], ERROR_OF(LOST), "(rank 2) was lost: it holds chunk 0 before round ");
+		scene_close(&s);
 	}
 	/* A round ahead is well: it has lifted one that others have not. */
 	rehome_open(&s, &rehome_summed, "sharded");
@@ -38,13 +38,13 @@ static void test_wrong_rounds(void **state)
 	rehome_say(&s, 2, STEP(HELD), 1, 2);
 	rehome_expect_step(&s, STEP(STOP), 1);
 	assert_int_equal(s.box[1].last->rehome->rounds[0] + s.box[1].last->rehome->rounds_from, 2);
-	rehome_close(&s);
+	scene_close(&s);
 }
 
 /* Where the top box has no part, boxes that do are compared with each other. */
 static void test_wrong_rounds_of_others(void **state)
 {
-	struct rehome_scene s;
+	struct scene s;
 
 	rehome_open(&s, &rehome_summed, "sharded");
 	rig_job(&s.rig)->peers->boxes[0].workers = 0;
@@ -54,7 +54,7 @@ static void test_wrong_rounds_of_others(void **state)
 	rehome_say(&s, 1, STEP(HELD), 1, 70);
 	rehome_say(&s, 2, STEP(HELD), 1, 72);
 	actor_expect(&s.box[2], ERROR_OF(PROTOCOL), "it holds chunk 0 before round 72");
-	rehome_close(&s);
+	scene_close(&s);
 }
 
 /* What is said out of turn, or as nobody honest says it. */
@@ -74,7 +74,7 @@ static void test_wrong_steps(void **state)
 		{{STEP(GO)}, 1, "step 6 of a change of homes is not next"},
 		{{STEP(HELD)}, 2, "no homes are to be others, or not so"},
 	};
-	struct rehome_scene s;
+	struct scene s;
 
 	for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		rehome_open(&s, &rehome_summed, "sharded");
@@ -82,8 +82,8 @@ static void test_wrong_steps(void **state)
 		for (unsigned k = 0; k < 2 && (k == 0 || cases[i].steps[k]); k++)
 			rehome_say(&s, 2, cases[i].steps[k], cases[i].number, 1);
 		actor_expect(&s.box[2], ERROR_OF(PROTOCOL), cases[i].text);
-		actor_expect(&s.worker, ERROR_OF(LOST), "(rank 2) was lost");
-		rehome_close(&s);
+		actor_expect(&s.worker[0], ERROR_OF(LOST), "(rank 2) was lost");
+		scene_close(&s);
 	}
 }
 
@@ -91,7 +91,7 @@ static void test_wrong_steps(void **state)
 static void test_no_rounds(void **state)
 {
 	uint64_t rounds[REHOME_KEYS] = {0};
-	struct rehome_scene s;
+	struct scene s;
 
 	for (unsigned i = 0; i < 3; i++) {
 		Phub__Control control = PHUB__CONTROL__INIT;
@@ -109,7 +109,7 @@ static void test_no_rounds(void **state)
 		control.rehome = &m;
 		actor_say(&s.box[2], &control);
 		actor_expect(&s.box[2], ERROR_OF(PROTOCOL), "step 1 of a change of homes is not next");
-		rehome_close(&s);
+		scene_close(&s);
 	}
 }
 
@@ -118,25 +118,25 @@ static void test_nobody_asked(void **state)
 {
 	Phub__Control control = PHUB__CONTROL__INIT;
 	Phub__Rehome m = PHUB__REHOME__INIT;
-	struct rehome_scene s;
+	struct scene s;
 
 	rehome_open(&s, &rehome_summed, "sharded");
 	rehome_say(&s, 2, STEP(RESUMED), 1, 0);
 	actor_expect(&s.box[2], ERROR_OF(PROTOCOL), "no homes are to be others, or not so");
-	rehome_close(&s);
+	scene_close(&s);
 	rehome_open(&s, &rehome_summed, "sharded");
 	assert_int_equal(rehome_begin(&s, 10), 0);
 	m.number = 1;
 	control.message_case = PHUB__CONTROL__MESSAGE_REHOME;
 	control.rehome = &m;
-	actor_say(&s.worker, &control);
-	actor_expect(&s.worker, ERROR_OF(PROTOCOL), "no homes are to be others, or not so");
-	rehome_close(&s);
+	actor_say(&s.worker[0], &control);
+	actor_expect(&s.worker[0], ERROR_OF(PROTOCOL), "no homes are to be others, or not so");
+	scene_close(&s);
 }
 
 /* ---- what is carried ---- */
 
-static void box_carry(struct rehome_scene *s, unsigned box, const Phub__Carry *carry)
+static void box_carry(struct scene *s, unsigned box, const Phub__Carry *carry)
 {
 	Phub__Control control = PHUB__CONTROL__INIT;
 
@@ -147,7 +147,7 @@ static void box_carry(struct rehome_scene *s, unsigned box, const Phub__Carry *c
 }
 
 /* The first chunk whose home box 2 was, and the top box will be. */
-static uint32_t scene_comes(const struct rehome_scene *s)
+static uint32_t scene_comes(const struct scene *s)
 {
 	const struct peers *p = rig_job(&s->rig)->peers;
 
@@ -161,9 +161,9 @@ static uint32_t scene_comes(const struct rehome_scene *s)
 /* One thing of what it carries is wrong. */
 static void test_wrong_carries(void **state)
 {
-	static uint8_t bytes[REHOME_ELEMENTS * sizeof(float) + 4];
+	static uint8_t bytes[ELEMENTS * sizeof(float) + 4];
 	enum { GOOD, UNASKED, NUMBER, CHUNK, NOT_YOURS, OFFSET, LONG, SHORT, EMPTY, TWICE, CASES };
-	struct rehome_scene s;
+	struct scene s;
 
 	for (int i = 0; i < CASES; i++) {
 		Phub__Carry c = PHUB__CARRY__INIT;
@@ -187,7 +187,7 @@ static void test_wrong_carries(void **state)
 		if (i != GOOD)
 			actor_expect(&s.box[i == NOT_YOURS ? 1 : 2], ERROR_OF(PROTOCOL),
 				"whose next home this is not, or not so");
-		rehome_close(&s);
+		scene_close(&s);
 	}
 }
 
@@ -195,21 +195,21 @@ static void test_wrong_carries(void **state)
 static void test_carries(void **state)
 {
 	Phub__Carry c = PHUB__CARRY__INIT;
-	struct rehome_scene s;
+	struct scene s;
 	uint32_t comes = 0;
 
 	rehome_open(&s, &rehome_trained, "sharded");
 	assert_int_equal(rehome_begin(&s, 0.1), 0); /* box 2 gets more, from both */
-	rehome_played[2].full = true;
-	for (unsigned i = 1; i < REHOME_BOXES; i++)
+	beside[2].full = true;
+	for (unsigned i = 1; i < BOXES; i++)
 		rehome_say(&s, i, STEP(HELD), 1, 0);
 	rehome_expect_step(&s, STEP(STOP), 1);
 	rehome_say_all(&s, STEP(CARRIED), 1);
 	rehome_expect_step(&s, STEP(STOP), 1);
-	assert_int_equal(rehome_played[2].carried, 0);
-	rehome_played[2].full = false;
+	assert_int_equal(beside[2].carried, 0);
+	beside[2].full = false;
 	rig_wait(&s.rig, 50);
-	assert_true(rehome_played[2].carried > 0);
+	assert_true(beside[2].carried > 0);
 	rehome_expect_step(&s, STEP(SWITCH), 1);
 	rehome_say_all(&s, STEP(SWITCHED), 1);
 	rehome_expect_step(&s, STEP(GO), 1);
@@ -220,7 +220,7 @@ static void test_carries(void **state)
 	assert_int_equal(rig_job(&s.rig)->peers->outcome->carried, rig_job(&s.rig)->peers->outcome->bytes);
 	/* And back. */
 	assert_int_equal(rehome_begin(&s, 1), 0);
-	for (unsigned i = 1; i < REHOME_BOXES; i++)
+	for (unsigned i = 1; i < BOXES; i++)
 		rehome_say(&s, i, STEP(HELD), 2, 0);
 	rehome_say_all(&s, STEP(CARRIED), 2);
 	rehome_expect_step(&s, STEP(STOP), 2);
@@ -237,29 +237,29 @@ static void test_carries(void **state)
 	}
 	assert_true(comes > 0);
 	rehome_expect_step(&s, STEP(SWITCH), 2);
-	rehome_close(&s);
+	scene_close(&s);
 }
 
 /* ---- a chain: what goes to a box that is not the next one has a session of its own ---- */
 
 /* From Hold to the end of what is carried: box 2 gets chunks of the top box, and of box 1. */
-static void chain_hold(struct rehome_scene *s)
+static void chain_hold(struct scene *s)
 {
 	rehome_open(s, &rehome_trained, "chain");
 	assert_int_equal(rehome_begin(s, 0.1), 0);
-	for (unsigned i = 1; i < REHOME_BOXES; i++)
+	for (unsigned i = 1; i < BOXES; i++)
 		rehome_say(s, i, STEP(HELD), 1, 0);
 }
 
 static void test_chain(void **state)
 {
-	struct rehome_scene s;
+	struct scene s;
 
 	chain_hold(&s);
 	rehome_expect_step(&s, STEP(STOP), 1);
 	assert_int_equal(rig_job(&s.rig)->peers->move->route_count, 1);
-	assert_true(rehome_played[2].carried > 0);
-	assert_int_equal(rehome_played[1].carried, 0);
+	assert_true(beside[2].carried > 0);
+	assert_int_equal(beside[1].carried, 0);
 	rehome_say_all(&s, STEP(CARRIED), 1);
 	rehome_expect_step(&s, STEP(SWITCH), 1);
 	assert_int_equal(rig_job(&s.rig)->peers->move->route_count, 0);
@@ -277,13 +277,13 @@ static void test_chain(void **state)
 			chunk->arrivals[job->peers->each[2].slot].from == MEMBERS_NEVER, job->peers->home[i] == 2);
 		assert_int_equal(chunk->way == SPEC_HOME, job->peers->home[i] == 0);
 	}
-	rehome_close(&s);
+	scene_close(&s);
 }
 
 /* A box without workers may have passed on no round since it came to do that: weights are carried to it. */
 static void test_chain_passes_on(void **state)
 {
-	struct rehome_scene s;
+	struct scene s;
 	uint32_t seen = 0;
 	struct job *job;
 	uint64_t bytes;
@@ -301,7 +301,7 @@ static void test_chain_passes_on(void **state)
 		seen++;
 	}
 	assert_true(seen > 0);
-	rehome_close(&s);
+	scene_close(&s);
 }
 
 /* It cannot be reached, or refuses: all keep their homes. */
@@ -310,7 +310,7 @@ static void test_chain_unreached(void **state)
 	Phub__Control control = PHUB__CONTROL__INIT;
 	Phub__Error error = PHUB__ERROR__INIT;
 	char text[] = "job 'wide': no box of that number lifts chunks to this one";
-	struct rehome_scene s;
+	struct scene s;
 
 	error.code = ERROR_OF(TAKEN);
 	error.text = text;
@@ -318,7 +318,7 @@ static void test_chain_unreached(void **state)
 	control.error = &error;
 	for (unsigned refuses = 0; refuses < 2; refuses++) {
 		rehome_open(&s, &rehome_trained, "chain");
-		rehome_played[2].lost = refuses ? 0 : -ECONNREFUSED;
+		beside[2].lost = refuses ? 0 : -ECONNREFUSED;
 		rig_wait(&s.rig, 20);
 		s.rig.cores_rest = true; /* it does not hold at once */
 		assert_int_equal(rehome_begin(&s, 0.1), 0);
@@ -328,10 +328,10 @@ static void test_chain_unreached(void **state)
 
 			assert_int_equal(peers_routes_step(rig_job(&s.rig), &e), 0); /* it is dialled */
 			assert_int_equal(m->stage, MOVE_WAITS);
-			rehome_played[2].hear(rehome_played[2].arg, &control);
+			beside[2].hear(beside[2].arg, &control);
 		}
 		s.rig.cores_rest = false;
-		for (unsigned i = 1; i < REHOME_BOXES; i++)
+		for (unsigned i = 1; i < BOXES; i++)
 			rehome_say(&s, i, STEP(HELD), 1, 0);
 		rehome_expect_step(&s, STEP(GO), 1);
 		rehome_expect_outcome(&s, 1, "kept",
@@ -341,43 +341,43 @@ static void test_chain_unreached(void **state)
 				  "its cable is out");
 		rehome_say_all(&s, STEP(RESUMED), 1);
 		assert_string_equal(rehome_state(&s), "running");
-		rehome_close(&s);
+		scene_close(&s);
 	}
 }
 
 /* It has not done with the session of the change before this one: it is asked again. */
 static void test_chain_busy(void **state)
 {
-	struct rehome_scene s;
+	struct scene s;
 
 	rehome_open(&s, &rehome_trained, "chain");
-	rehome_played[2].busy = 3;
+	beside[2].busy = 3;
 	assert_int_equal(rehome_begin(&s, 0.1), 0);
-	for (unsigned i = 1; i < REHOME_BOXES; i++)
+	for (unsigned i = 1; i < BOXES; i++)
 		rehome_say(&s, i, STEP(HELD), 1, 0);
 	rig_wait(&s.rig, 200);
-	assert_int_equal(rehome_played[2].busy, 0);
+	assert_int_equal(beside[2].busy, 0);
 	rehome_expect_step(&s, STEP(STOP), 1);
-	assert_true(rehome_played[2].carried > 0);
-	rehome_close(&s);
+	assert_true(beside[2].carried > 0);
+	scene_close(&s);
 }
 
 /* It is lost while all wait for what goes there: the job ends, and the error names it. */
 static void test_chain_lost(void **state)
 {
-	struct rehome_scene s;
+	struct scene s;
 
 	rehome_open(&s, &rehome_trained, "chain");
 	assert_int_equal(rehome_begin(&s, 0.1), 0);
 	rig_wait(&s.rig, 20);
-	rehome_played[2].full = true;
-	for (unsigned i = 1; i < REHOME_BOXES; i++)
+	beside[2].full = true;
+	for (unsigned i = 1; i < BOXES; i++)
 		rehome_say(&s, i, STEP(HELD), 1, 0);
 	rehome_expect_step(&s, STEP(STOP), 1);
-	rehome_played[2].lost = -ECONNRESET;
+	beside[2].lost = -ECONNRESET;
 	rig_wait(&s.rig, 20);
-	actor_expect(&s.worker, ERROR_OF(LOST), "box 10.9.9.9:7102, to which weights and state would go, was lost");
-	rehome_close(&s);
+	actor_expect(&s.worker[0], ERROR_OF(LOST), "box 10.9.9.9:7102, to which weights and state would go, was lost");
+	scene_close(&s);
 }
 
 TEST_PROGRAM(test_control_rehome_others)
