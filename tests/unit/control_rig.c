@@ -299,6 +299,13 @@ bool actor_join(struct actor *c, const char *job, uint32_t rank, uint32_t world,
 	return actor_prove_and_hear(c, job, rank, world, secret);
 }
 
+void actor_enter(struct rig *rig, struct actor *c, unsigned host, const char *job, uint32_t rank, uint32_t world)
+{
+	actor_dial(rig, c, host);
+	if (!actor_join(c, job, rank, world, NULL))
+		fail_msg("rank %u is not welcomed: '%s'", rank, c->error);
+}
+
 bool actor_join_admin(struct actor *c, const char *secret)
 {
 	actor_hello(c, NULL, 0, 0);

@@ -108,6 +108,8 @@ bool actor_join(struct actor *c, const char *job, uint32_t rank, uint32_t world,
 /* The last two of its steps, after the Challenge was heard: says the Proof; hears whether it was welcomed. */
 void actor_prove(struct actor *c, const char *job, uint32_t rank, uint32_t world, const char *secret);
 bool actor_welcomed(struct actor *c);
+/* Dials from `host`, and is welcomed to a job without a secret. */
+void actor_enter(struct rig *rig, struct actor *c, unsigned host, const char *job, uint32_t rank, uint32_t world);
 bool actor_join_admin(struct actor *c, const char *secret);
 /* The administrator's command. */
 void actor_ask(struct actor *a, const char *command);

@@ -162,8 +162,7 @@ void scene_begin(struct scene *s, unsigned cores, uint32_t world, const char *co
 
 void scene_join(struct scene *s, unsigned index, uint32_t rank, uint32_t world)
 {
-	actor_dial(&s->rig, &s->worker[index], index + 1);
-	assert_true(actor_join(&s->worker[index], "wide", rank, world, NULL));
+	actor_enter(&s->rig, &s->worker[index], index + 1, "wide", rank, world);
 }
 
 void above_say(struct scene *s, const Phub__Control *message)

@@ -484,8 +484,7 @@ static void test_cores_know_the_lease(void **state)
 	expect_lease(&s.rig, 0);
 	above_renew(c, s.rig.now_ns + 1000000000);
 	expect_lease(&s.rig, s.rig.now_ns + 1000000000);
-	actor_dial(&s.rig, &s.worker[0], 1);
-	assert_true(actor_join(&s.worker[0], "alone", 0, 1, NULL));
+	actor_enter(&s.rig, &s.worker[0], 1, "alone", 0, 1);
 	actor_table(&s.worker[0], &plain, KEYS, ELEMENTS);
 	rig_wait(&s.rig, 10);
 	assert_int_equal(rig_job(&s.rig)->state, JOB_RUNNING);

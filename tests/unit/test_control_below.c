@@ -37,8 +37,7 @@ static void box_join(struct rig *rig, struct actor *a, unsigned host)
 
 static void worker_join(struct rig *rig, struct actor *a, unsigned host, uint32_t rank)
 {
-	actor_dial(rig, a, host);
-	assert_true(actor_join(a, "wide", rank, WORLD, NULL));
+	actor_enter(rig, a, host, "wide", rank, WORLD);
 }
 
 static void scene_open(struct scene *s)

@@ -26,8 +26,7 @@ static void team_open(struct team *t, uint32_t world, unsigned cores, const char
 	rig_open(&t->rig, cores, settings);
 	t->world = world;
 	for (uint32_t i = 0; i < world; i++) {
-		actor_dial(&t->rig, &t->a[i], i + 1);
-		assert_true(actor_join(&t->a[i], "demo", i, world, NULL));
+		actor_enter(&t->rig, &t->a[i], i + 1, "demo", i, world);
 	}
 }
 
@@ -230,14 +229,12 @@ static void test_mismatch_waits_for_all(void **state)
 	rig_open(&t.rig, 1, NULL);
 	t.world = 3;
 	for (uint32_t i = 0; i < 2; i++) {
-		actor_dial(&t.rig, &t.a[i], i + 1);
-		assert_true(actor_join(&t.a[i], "demo", i, 3, NULL));
+		actor_enter(&t.rig, &t.a[i], i + 1, "demo", i, 3);
 		actor_table(&t.a[i], &job, 2, 5 + i);
 	}
 	actor_hear(&t.a[0]);
 	assert_int_equal(t.a[0].error_code, 0);
-	actor_dial(&t.rig, &t.a[2], 3);
-	assert_true(actor_join(&t.a[2], "demo", 2, 3, NULL));
+	actor_enter(&t.rig, &t.a[2], 3, "demo", 2, 3);
 	actor_table(&t.a[2], &job, 2, 5);
 	expect_errors(&t, ERROR_OF(MISMATCH), "key 'k0' (0) differs: rank 0 has 5 elements, rank 1 has 6");
 	team_close(&t);
@@ -251,8 +248,7 @@ static void test_mismatch_does_not_wait_for_ever(void **state)
 	rig_open(&t.rig, 1, NULL);
 	t.world = 2;
 	for (uint32_t i = 0; i < 2; i++) {
-		actor_dial(&t.rig, &t.a[i], i + 1);
-		assert_true(actor_join(&t.a[i], "demo", i, 3, NULL));
+		actor_enter(&t.rig, &t.a[i], i + 1, "demo", i, 3);
 		actor_table(&t.a[i], &job, 2, 5 + i);
 	}
 	for (int i = 0; i < 11; i++) {
@@ -271,8 +267,7 @@ static void test_never_comes(void **state)
 	rig_open(&t.rig, 1, NULL);
 	t.world = 2;
 	for (uint32_t i = 0; i < 2; i++) {
-		actor_dial(&t.rig, &t.a[i], i + 1);
-		assert_true(actor_join(&t.a[i], "demo", i, 4, NULL));
+		actor_enter(&t.rig, &t.a[i], i + 1, "demo", i, 4);
 	}
 	actor_table(&t.a[0], NULL, 1, 1);
 	rig_wait(&t.rig, 1500);
@@ -282,8 +277,7 @@ static void test_never_comes(void **state)
 	assert_int_equal(t.a[0].missing[2], 3);
 	/* The one that waits goes away and comes again: nobody notices. */
 	actor_hang_up(&t.a[0]);
-	actor_dial(&t.rig, &t.a[0], 1);
-	assert_true(actor_join(&t.a[0], "demo", 0, 4, NULL));
+	actor_enter(&t.rig, &t.a[0], 1, "demo", 0, 4);
 	actor_hear(&t.a[1]);
 	assert_int_equal(t.a[1].error_code, 0);
 	team_close(&t);
@@ -302,8 +296,7 @@ static void test_lost(void **state)
 	/* The name is free while the others still read what happened. */
 	u.rig = t.rig;
 	for (uint32_t i = 0; i < 2; i++) {
-		actor_dial(&t.rig, &u.a[i], 5 + i);
-		assert_true(actor_join(&u.a[i], "demo", i, 2, NULL));
+		actor_enter(&t.rig, &u.a[i], 5 + i, "demo", i, 2);
 		actor_table(&u.a[i], NULL, 2, 10);
 	}
 	assert_int_equal(actor_hear(&u.a[0]), PHUB__CONTROL__MESSAGE_START);
@@ -704,8 +697,7 @@ static void test_room_for_the_next(void **state)
 	assert_int_equal(actor_connect(&t.a[0], 0, t.a[0].key, &conn), 0);
 	u.rig = t.rig;
 	for (uint32_t i = 0; i < 2; i++) {
-		actor_dial(&t.rig, &u.a[i], 5 + i);
-		assert_true(actor_join(&u.a[i], "other", i, 2, NULL));
+		actor_enter(&t.rig, &u.a[i], 5 + i, "other", i, 2);
 		actor_table(&u.a[i], NULL, 1, 1 << 19);
 	}
 	actor_expect(&u.a[0], ERROR_OF(LIMIT), "job 'other': needs ");
@@ -716,8 +708,7 @@ static void test_room_for_the_next(void **state)
 	rig_wait(&t.rig, 1000);
 	assert_true(t.rig.box->control.memory_used > 0);
 	for (uint32_t i = 0; i < 2; i++) {
-		actor_dial(&t.rig, &u.a[i], 5 + i);
-		assert_true(actor_join(&u.a[i], "demo", i, 2, NULL));
+		actor_enter(&t.rig, &u.a[i], 5 + i, "demo", i, 2);
 		actor_table(&u.a[i], NULL, 1, 1 << 19);
 	}
 	for (uint32_t i = 0; i < 2; i++)

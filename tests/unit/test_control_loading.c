@@ -39,8 +39,7 @@ static void stage_join(struct stage *s)
 	uint32_t world = s->world ? s->world : WORLD;
 
 	for (uint32_t i = 0; i < world; i++) {
-		actor_dial(&s->rig, &s->a[i], i + 1);
-		assert_true(actor_join(&s->a[i], "demo", i, world, NULL));
+		actor_enter(&s->rig, &s->a[i], i + 1, "demo", i, world);
 	}
 	for (uint32_t i = 0; i < world; i++)
 		actor_table(
@@ -131,8 +130,7 @@ static void stage_come(struct stage *s, uint32_t rank, uint32_t lost, bool resum
 
 	job.lost = lost;
 	job.resumes = resumes;
-	actor_dial(&s->rig, &s->a[rank], rank + 1);
-	assert_true(actor_join(&s->a[rank], "demo", rank, WORLD, NULL));
+	actor_enter(&s->rig, &s->a[rank], rank + 1, "demo", rank, WORLD);
 	actor_table(&s->a[rank], &job, KEYS, 100);
 }
 
@@ -306,8 +304,7 @@ static void stage_pass(struct stage *s)
 	static const struct rig_job plain = {.generation = 1};
 	struct actor other;
 
-	actor_dial(&s->rig, &other, WORLD + 1);
-	assert_true(actor_join(&other, "other", 0, 1, NULL));
+	actor_enter(&s->rig, &other, WORLD + 1, "other", 0, 1);
 	actor_table(&other, &plain, 1, 10);
 	assert_int_equal(actor_hear(&other), PHUB__CONTROL__MESSAGE_START);
 	actor_leave(&other);

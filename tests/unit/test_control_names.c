@@ -27,8 +27,7 @@ static void scene_open(struct scene *s, const char *at, const char *name)
 {
 	memset(s, 0, sizeof(*s));
 	rig_open(&s->rig, 2, NULL);
-	actor_dial(&s->rig, &s->worker, 1);
-	assert_true(actor_join(&s->worker, "wide", 0, WORLD, NULL));
+	actor_enter(&s->rig, &s->worker, 1, "wide", 0, WORLD);
 	actor_dial(&s->rig, &s->box, 2);
 	s->box.below = true;
 	s->box.at = at;

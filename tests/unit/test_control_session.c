@@ -21,8 +21,7 @@ static void test_welcome(void **state)
 	struct actor a;
 
 	rig_open(&rig, 2, NULL);
-	actor_dial(&rig, &a, 1);
-	assert_true(actor_join(&a, "demo", 0, 2, NULL));
+	actor_enter(&rig, &a, 1, "demo", 0, 2);
 	assert_int_equal(a.last->welcome->cores, 2);
 	assert_int_equal(a.last->welcome->chunk_bytes, 32768);
 	assert_int_equal(a.last->welcome->lost_ms, 10000);
@@ -96,8 +95,7 @@ static void test_taken_and_world(void **state)
 	struct actor a, b;
 
 	rig_open(&rig, 1, NULL);
-	actor_dial(&rig, &a, 1);
-	assert_true(actor_join(&a, "demo", 1, 3, NULL));
+	actor_enter(&rig, &a, 1, "demo", 1, 3);
 	actor_dial(&rig, &b, 2);
 	assert_false(actor_join(&b, "demo", 1, 3, NULL));
 	actor_expect(&b, ERROR_OF(TAKEN), "rank 1 of job 'demo' is taken by ");
@@ -110,8 +108,7 @@ static void test_taken_and_world(void **state)
 	assert_int_equal(a.error_code, 0);
 	/* The rank is free again once it is gone. */
 	actor_hang_up(&a);
-	actor_dial(&rig, &b, 2);
-	assert_true(actor_join(&b, "demo", 1, 3, NULL));
+	actor_enter(&rig, &b, 2, "demo", 1, 3);
 	actor_hang_up(&b);
 	rig_close(&rig);
 }
@@ -123,8 +120,7 @@ static void test_place_of_the_dead(void **state)
 	struct actor a, b;
 
 	rig_open(&rig, 1, NULL);
-	actor_dial(&rig, &a, 1);
-	assert_true(actor_join(&a, "demo", 0, 1, NULL));
+	actor_enter(&rig, &a, 1, "demo", 0, 1);
 	actor_dial(&rig, &b, 2);
 	actor_hello(&b, "demo", 0, 1);
 	assert_int_equal(actor_hear(&b), PHUB__CONTROL__MESSAGE_CHALLENGE);
@@ -216,8 +212,7 @@ static void test_strangers_from_elsewhere(void **state)
 		actor_hang_up(&a);
 	}
 	/* Nor may they join what this user has made. */
-	actor_dial(&rig, &b, 1);
-	assert_true(actor_join(&b, "demo", 0, 2, NULL));
+	actor_enter(&rig, &b, 1, "demo", 0, 2);
 	actor_dial(&rig, &a, 2);
 	assert_false(actor_join(&a, "demo", 1, 2, NULL));
 	actor_expect(&a, ERROR_OF(DENIED), "has no secret");
@@ -241,8 +236,7 @@ static void test_out_of_order(void **state)
 	actor_hello(&a, "demo", 0, 1);
 	actor_expect(&a, ERROR_OF(PROTOCOL), "instead of a proof");
 	actor_hang_up(&a);
-	actor_dial(&rig, &a, 1);
-	assert_true(actor_join(&a, "demo", 0, 1, NULL));
+	actor_enter(&rig, &a, 1, "demo", 0, 1);
 	actor_hyper(&a, 1, 0.1);
 	actor_expect(&a, ERROR_OF(PROTOCOL), "job 'demo' rank 0: hyper-parameters when the job does not run");
 	actor_hang_up(&a);
@@ -259,8 +253,7 @@ static void test_rubbish(void **state)
 	struct actor a, good;
 
 	rig_open(&rig, 1, NULL);
-	actor_dial(&rig, &good, 1);
-	assert_true(actor_join(&good, "demo", 0, 2, NULL));
+	actor_enter(&rig, &good, 1, "demo", 0, 2);
 	actor_dial(&rig, &a, 2);
 	actor_say_bytes(&a, huge, sizeof(huge));
 	actor_expect(&a, ERROR_OF(PROTOCOL), "a frame of more than");
@@ -294,8 +287,7 @@ static void test_costly_frame(void **state)
 	size_t at = 4;
 
 	rig_open(&rig, 1, NULL);
-	actor_dial(&rig, &a, 1);
-	assert_true(actor_join(&a, "demo", 0, 1, NULL));
+	actor_enter(&rig, &a, 1, "demo", 0, 1);
 	frame[at++] = 6 << 3 | 2; /* keys */
 	frame[at++] = ((KEYS * 2) & 0x7f) | 0x80;
 	frame[at++] = (((KEYS * 2) >> 7) & 0x7f) | 0x80;
@@ -367,8 +359,7 @@ static void test_tables_of_a_tenant(void **state)
 
 	rig_open(&rig, 1, settings);
 	for (; count < 64; count++) {
-		actor_dial(&rig, &greedy[count], 2);
-		assert_true(actor_join(&greedy[count], "greedy", count, 64, NULL));
+		actor_enter(&rig, &greedy[count], 2, "greedy", count, 64);
 		actor_job(&greedy[count], &plain, 65);
 		actor_keys(&greedy[count], 1, 0, 64, 10);
 		actor_hear(&greedy[count]);
@@ -378,8 +369,7 @@ static void test_tables_of_a_tenant(void **state)
 	assert_true(count > 2 && count < 64);
 	assert_non_null(strstr(greedy[count].error, "no room for more keys"));
 	assert_true(rig.box->control.table_bytes <= (1u << 20) / 8);
-	actor_dial(&rig, &other, 3);
-	assert_true(actor_join(&other, "other", 0, 1, NULL));
+	actor_enter(&rig, &other, 3, "other", 0, 1);
 	actor_table(&other, NULL, 60, 10);
 	assert_int_equal(actor_hear(&other), PHUB__CONTROL__MESSAGE_START);
 	for (unsigned s = 0; s < 125; s++) {
@@ -408,8 +398,7 @@ static void test_slow_reader(void **state)
 	struct actor a;
 
 	rig_open(&rig, 1, settings);
-	actor_dial(&rig, &a, 1);
-	assert_true(actor_join(&a, "demo", 0, 2, NULL));
+	actor_enter(&rig, &a, 1, "demo", 0, 2);
 	/* Every heartbeat is answered, and no answer is read. */
 	for (int i = 0; i < 1500000 && rig.box->control.session_count > 0; i++) {
 		uint8_t frame[] = {2, 0, 0, 0, 11 << 3 | 2, 0};
@@ -433,8 +422,7 @@ static void test_signals(void **state)
 	control.message_case = PHUB__CONTROL__MESSAGE_SIGNAL;
 	control.signal = &signal;
 	rig_open(&rig, 1, NULL);
-	actor_dial(&rig, &a, 1);
-	assert_true(actor_join(&a, "demo", 0, 1, NULL));
+	actor_enter(&rig, &a, 1, "demo", 0, 1);
 	for (int i = 0; i < 256; i++)
 		actor_say(&a, &control);
 	actor_hear(&a);
@@ -459,8 +447,7 @@ static void test_admin(void **state)
 
 	setenv("PHUB_TEST_SECRET", "open sesame", 1);
 	rig_open(&rig, 2, settings);
-	actor_dial(&rig, &a, 1);
-	assert_true(actor_join(&a, "demo", 1, 3, NULL));
+	actor_enter(&rig, &a, 1, "demo", 1, 3);
 	actor_dial(&rig, &admin, 2);
 	assert_true(actor_join_admin(&admin, NULL));
 	actor_ask(&admin, "jobs");
@@ -497,8 +484,7 @@ static void test_shutdown(void **state)
 	struct actor a, b;
 
 	rig_open(&rig, 1, NULL);
-	actor_dial(&rig, &a, 1);
-	assert_true(actor_join(&a, "demo", 0, 2, NULL));
+	actor_enter(&rig, &a, 1, "demo", 0, 2);
 	control_stop(&rig.box->control);
 	rig_turn_control(&rig);
 	actor_expect(&a, ERROR_OF(SHUTDOWN), "the box is going down");

@@ -22,8 +22,7 @@ static void crew_open(struct rig *rig, struct actor *a, uint32_t world, unsigned
 {
 	rig_open(rig, cores, NULL);
 	for (uint32_t i = 0; i < world; i++) {
-		actor_dial(rig, &a[i], i + 1);
-		assert_true(actor_join(&a[i], "demo", i, world, NULL));
+		actor_enter(rig, &a[i], i + 1, "demo", i, world);
 	}
 }
 
@@ -315,8 +314,7 @@ static void test_hyper_of_who_comes(void **state)
 	actor_hyper(&a[0], 1, 0.0625);
 	actor_hang_up(&a[1]);
 	rig_turn_control(&rig);
-	actor_dial(&rig, &a[1], 9);
-	assert_true(actor_join(&a[1], "demo", 1, 2, NULL));
+	actor_enter(&rig, &a[1], 9, "demo", 1, 2);
 	actor_table(&a[1], &job, 1, 16);
 	assert_int_equal(actor_hear(&a[1]), PHUB__CONTROL__MESSAGE_START);
 	start = a[1].last->start;
@@ -350,8 +348,7 @@ static void test_a_newcomer_is_the_last(void **state)
 		rig_wait(&rig, 10);
 		assert_int_equal(actor_hear(&a[0]), PHUB__CONTROL__MESSAGE_START);
 		actor_hang_up(&a[1]);
-		actor_dial(&rig, &a[2], 3);
-		assert_true(actor_join(&a[2], "demo", 1, 2, NULL));
+		actor_enter(&rig, &a[2], 3, "demo", 1, 2);
 		if (leaves)
 			actor_leave(&a[0]);
 		else
@@ -434,8 +431,7 @@ static void test_comes_before_all_know_of_the_loss(void **state)
 	actor_hang_up(&a[1]);
 	rig_turn_control(&rig);
 	assert_non_null(job->change);
-	actor_dial(&rig, &a[2], 3);
-	assert_true(actor_join(&a[2], "demo", 1, 2, NULL));
+	actor_enter(&rig, &a[2], 3, "demo", 1, 2);
 	actor_table(&a[2], &waits, 1, 1000);
 	rig_turn_control(&rig);
 	for (int change = 0; change < 2; change++) {

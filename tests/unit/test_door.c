@@ -35,8 +35,7 @@ static void scene_open(struct scene *s, const char *name)
 	s->real = s->rig.box->transports[0].transport->ops;
 	s->ops = *s->real;
 	s->ops.name = name;
-	actor_dial(&s->rig, &s->worker, 1);
-	assert_true(actor_join(&s->worker, "wide", 0, WORLD, NULL));
+	actor_enter(&s->rig, &s->worker, 1, "wide", 0, WORLD);
 	actor_dial(&s->rig, &s->box, 2);
 	s->box.below = true;
 	assert_true(actor_join(&s->box, "wide", 0, WORLD, NULL));
