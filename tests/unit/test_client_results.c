@@ -5,6 +5,7 @@
  */
 #include "tests/unit/cmocka_shim.h"
 #include "tests/unit/fake_box.h"
+#include "tests/unit/header_add.h"
 
 #include "client/handle.h"
 
@@ -132,48 +133,28 @@ static void a_root_that_is_late(void **state)
 
 /* ---- headers that do not fit ---- */
 
-static void spoil_nothing(struct wire_header *h)
-{
-}
-
-static void spoil_type(struct wire_header *h)
-{
-	h->type = WIRE_PUSH;
-}
-
-static void spoil_job(struct wire_header *h)
-{
-	h->job++;
-}
-
-static void spoil_generation(struct wire_header *h)
-{
-	h->generation--;
-}
-
-static void spoil_rank(struct wire_header *h)
-{
-	h->rank++;
-}
-
-static void spoil_chunk(struct wire_header *h)
-{
-	h->chunk = 3; /* a core of two, with six chunks in all, has no fourth */
-}
-
-static void spoil_round(struct wire_header *h)
-{
-	h->round--;
-}
-
-static void spoil_length(struct wire_header *h)
-{
-	h->length -= 4;
-}
-
 /* One that fits is taken; none of the others is, and the session ends with a reason. */
-static void (*const spoils[])(struct wire_header *h) = {
-	spoil_nothing, spoil_type, spoil_job, spoil_generation, spoil_rank, spoil_chunk, spoil_round, spoil_length};
+static const struct {
+	const char *what;
+	struct wire_header add;
+} spoils[] = {
+	{"as it is", {.job = 0}},
+	{"a push", {.type = TYPE_ADD(WIRE_RESULT, WIRE_PUSH)}},
+	{"another job", {.job = 1}},
+	{"the last generation", {.generation = -1u}},
+	{"another rank", {.rank = 1}},
+	{"a core of two, with six chunks in all, has no fourth", {.chunk = 3}},
+	{"the last round", {.round = -UINT64_C(1)}},
+	{"an element less", {.length = -4u}},
+};
+static unsigned spoil_row;
+
+static void spoil_by_row(struct wire_header *h)
+{
+	if (spoils[spoil_row].add.chunk)
+		h->chunk = 0;
+	header_add(h, &spoils[spoil_row].add);
+}
 
 static void only_the_result_is_taken(void **state)
 {
@@ -184,13 +165,14 @@ static void only_the_result_is_taken(void **state)
 		int rc;
 
 		rig_open(&r, 0);
-		r.box.spoil = spoils[i];
+		spoil_row = i;
+		r.box.spoil = spoil_by_row;
 		assert_int_equal(phub_push_pull(r.phub, 0, data, data, 0), 0);
 		rig_run(&r, 700 * MS);
 		rc = phub_test(r.phub, 0);
 		/* Chunks and lengths the transport itself may know, and then says no more than that it is over. */
 		if (i == 0 ? rc != 1 : rc != -EPROTO && rc != -ECONNRESET)
-			fail_msg("case %u: %d (%s)", i, rc, rc < 0 ? phub_error() : "");
+			fail_msg("%s: %d (%s)", spoils[i].what, rc, rc < 0 ? phub_error() : "");
 		rig_close(&r);
 	}
 }
@@ -203,12 +185,14 @@ static void a_damaged_result_is_dropped(void **state)
 	for (unsigned i = 1; i < sizeof(spoils) / sizeof(spoils[0]); i++) {
 		struct rig r;
 
+		print_message("%s\n", spoils[i].what);
 		rig_open(&r, MS);
 		for (unsigned k = 0; k < SMALL; k++) {
 			data[k] = (float)k;
 			out[k] = -1;
 		}
-		r.box.spoil = spoils[i];
+		spoil_row = i;
+		r.box.spoil = spoil_by_row;
 		assert_int_equal(phub_push(r.phub, 1, data, 0), 0);
 		assert_int_equal(phub_push_pull(r.phub, 2, data, out, 0), 0);
 		rig_run(&r, 100 * MS);

@@ -6,6 +6,7 @@
 #include "phub/core.h"
 #include "phub/link.h"
 #include "tests/unit/cmocka_shim.h"
+#include "tests/unit/header_add.h"
 #include "tests/unit/core_rig.h"
 
 #include <errno.h>
@@ -64,111 +65,30 @@ static void test_old_messages_are_dropped(void **state)
 
 /* ---- what no worker may send ---- */
 
-static void spoil_type(struct wire_header *h)
-{
-	h->type = WIRE_RESULT;
-}
-
-static void spoil_job(struct wire_header *h)
-{
-	h->job++;
-}
-
-static void spoil_rank(struct wire_header *h)
-{
-	h->rank = 0;
-}
-
-static void spoil_chunk(struct wire_header *h)
-{
-	h->chunk = 2;
-}
-
-static void spoil_chunk_far(struct wire_header *h)
-{
-	h->chunk = UINT32_MAX;
-}
-
-static void spoil_epoch(struct wire_header *h)
-{
-	h->epoch++;
-}
-
-static void spoil_generation(struct wire_header *h)
-{
-	h->generation++;
-}
-
-/* The newer of the two decides: no table of before can have an epoch of the future. */
-static void spoil_both(struct wire_header *h)
-{
-	h->generation--;
-	h->epoch++;
-}
-
-static void spoil_length_short(struct wire_header *h)
-{
-	h->length -= 4;
-}
-
-static void spoil_length_long(struct wire_header *h)
-{
-	h->length += 4;
-}
-
-static void spoil_pull(struct wire_header *h)
-{
-	h->type = WIRE_PULL;
-	h->count = 0;
-}
-
-static void spoil_count_none(struct wire_header *h)
-{
-	h->count = 0;
-}
-
-static void spoil_count_many(struct wire_header *h)
-{
-	h->count = 2;
-}
-
-static void spoil_seq_again(struct wire_header *h)
-{
-	h->seq = 0;
-}
-
-static void spoil_seq_skipped(struct wire_header *h)
-{
-	h->seq++;
-}
-
-static void spoil_round(struct wire_header *h)
-{
-	h->round = 2;
-}
-
 static void test_impossible_messages_end_their_connection(void **state)
 {
 	static const struct {
-		void (*spoil)(struct wire_header *h);
+		const char *what;
+		struct wire_header add; /* to a push of rank 1: chunk 0, round 1, one gradient, seq 1 */
 		int error;
 	} cases[] = {
-		{spoil_type, -EPROTO},
-		{spoil_job, -EPROTO},
-		{spoil_rank, -EPROTO},
-		{spoil_chunk, -ENOENT},
-		{spoil_chunk_far, -ENOENT},
-		{spoil_epoch, -EPROTO},
-		{spoil_generation, -EPROTO},
-		{spoil_both, -EPROTO},
-		{spoil_length_short, -EPROTO},
-		{spoil_length_long, -EPROTO},
-		{spoil_pull, -EPROTO},
-		{spoil_count_none, -EPROTO},
-		{spoil_count_many, -EPROTO},
-		{spoil_seq_again, -EPROTO},
-		{spoil_seq_skipped, -EPROTO},
-		{spoil_round, -EPROTO},
+		{"a result", {.type = TYPE_ADD(WIRE_PUSH, WIRE_RESULT)}, -EPROTO},
+		{"another job", {.job = 1}, -EPROTO},
+		{"another rank", {.rank = -1u}, -EPROTO},
+		{"the chunk behind the last one", {.chunk = 2}, -ENOENT},
+		{"the last number of a chunk", {.chunk = UINT32_MAX}, -ENOENT},
+		{"the next epoch", {.epoch = 1}, -EPROTO},
+		{"the next generation", {.generation = 1}, -EPROTO},
+		/* The newer of the two decides: no table of before can have an epoch of the future. */
+		{"the last generation, the next epoch", {.generation = -1u, .epoch = 1}, -EPROTO},
+		{"an element less", {.length = -4u}, -EPROTO},
+		{"an element more", {.length = 4}, -EPROTO},
+		{"a pull with a payload", {.type = TYPE_ADD(WIRE_PUSH, WIRE_PULL), .count = -1u}, -EPROTO},
+		{"no gradient", {.count = -1u}, -EPROTO},
+		{"two gradients", {.count = 1}, -EPROTO},
+		{"the last seq", {.seq = -1u}, -EPROTO},
+		{"the seq after the next", {.seq = 1}, -EPROTO},
+		{"the next round", {.round = 1}, -EPROTO},
 	};
 
 	for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
@@ -176,8 +96,9 @@ static void test_impossible_messages_end_their_connection(void **state)
 		struct event *e;
 		struct mail mail;
 
+		print_message("%s\n", cases[i].what);
 		e = stand_message(s, 1, 0, 1, true);
-		cases[i].spoil(&e->header);
+		header_add(&e->header, &cases[i].add);
 		event_whole(e);
 		stand_steps(s, 1);
 		assert_true(s->script.dropped[1]);
@@ -356,7 +277,7 @@ static void test_nothing_is_taken_behind_the_end(void **state)
 	struct stand *s = stand_open(3, 0, false);
 
 	stand_message(s, 1, 2, 1, false);
-	spoil_type(&stand_message(s, 1, 0, 1, false)->header);
+	stand_message(s, 1, 0, 1, false)->header.type = WIRE_RESULT;
 	stand_message(s, 0, 1, 1, false);
 	stand_message(s, 1, 1, 1, false);
 	stand_event(s, 1, EVENT_CLOSED);
@@ -402,7 +323,7 @@ static void test_an_end_is_told_later(void **state)
 
 	while (mailbox_send(s->control, &mail) == 0)
 		filled++;
-	spoil_type(&stand_message(s, 1, 0, 1, false)->header);
+	stand_message(s, 1, 0, 1, false)->header.type = WIRE_RESULT;
 	stand_steps(s, 3);
 	assert_int_equal(s->core->untold, 1);
 	for (unsigned i = 0; i < filled; i++)
@@ -428,7 +349,7 @@ static void test_an_untold_end_goes_with_its_job(void **state)
 
 	while (mailbox_send(s->control, &mail) == 0)
 		filled++;
-	spoil_type(&stand_message(s, 1, 0, 1, false)->header);
+	stand_message(s, 1, 0, 1, false)->header.type = WIRE_RESULT;
 	stand_mail(s, (struct mail){.kind = MAIL_DETACH});
 	stand_steps(s, 3);
 	assert_null(s->core->shards);

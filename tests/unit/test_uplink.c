@@ -262,6 +262,26 @@ static void begin(struct bench *b, uint32_t world)
 	bench_complete(b);
 }
 
+/* A box of `world` ranks and its standby, which has all that the box has. */
+static struct standby *standby_begin(enum optimizer_kind optimizer, uint32_t world)
+{
+	struct standby *s = standby_new(mirrored(optimizer));
+
+	begin(s->b, world);
+	standby_mirror(s);
+	return s;
+}
+
+/* Likewise; control has heard that, and all ranks of a job of SGD have pushed round 1. */
+static struct standby *standby_push(uint32_t world)
+{
+	struct standby *s = standby_begin(OPTIMIZER_SGD, world);
+
+	bench_mail(s->b);
+	bench_push_all(s->b, 1, 0, false);
+	return s;
+}
+
 /* The standby's chunk: takes the image as it is, then the sums. */
 static void play(struct bench *at, const struct standby *s, unsigned i)
 {
@@ -360,11 +380,9 @@ static void test_bits(void **state)
 
 static void test_answers_wait(void **state)
 {
-	struct bench *b = mirrored(OPTIMIZER_SGD);
-	struct standby *s = standby_new(b);
+	struct standby *s = standby_begin(OPTIMIZER_SGD, 2);
+	struct bench *b = s->b;
 
-	begin(b, 2);
-	standby_mirror(s);
 	assert_int_equal(bench_mail(b).kind, MAIL_UPLINK_WHOLE);
 	bench_push_all(b, 1, 0, false);
 	assert_true(b->chunk->lifted);
@@ -387,11 +405,9 @@ static void test_answers_wait(void **state)
 /* Repeats of a worker that connected again are no way around the standby. */
 static void test_again_waits(void **state)
 {
-	struct bench *b = mirrored(OPTIMIZER_SGD);
-	struct standby *s = standby_new(b);
+	struct standby *s = standby_begin(OPTIMIZER_SGD, 2);
+	struct bench *b = s->b;
 
-	begin(b, 2);
-	standby_mirror(s);
 	bench_push_all(b, 1, 0, false);
 	b->shard->links[0].again = true;
 	b->shard->links[0].serial = 3;
@@ -506,11 +522,9 @@ static void test_image_of_sums(void **state)
 /* A round that nobody is left for is skipped: the standby gets another image, also when a sum was just on its way. */
 static void test_skip(void **state)
 {
-	struct bench *b = mirrored(OPTIMIZER_SGD);
-	struct standby *s = standby_new(b);
+	struct standby *s = standby_begin(OPTIMIZER_SGD, 2);
+	struct bench *b = s->b;
 
-	begin(b, 2);
-	standby_mirror(s);
 	bench_push_all(b, 1, 0, false);
 	b->chunk->arrivals[0].from = b->chunk->arrivals[1].from = 4;
 	commit_count_needed(b->chunk, b->shard);
@@ -571,14 +585,10 @@ static void test_credit_and_room(void **state)
 
 static void test_break(void **state)
 {
-	struct bench *b = mirrored(OPTIMIZER_SGD);
-	struct standby *s = standby_new(b);
+	struct standby *s = standby_push(2);
+	struct bench *b = s->b;
 	struct mail mail;
 
-	begin(b, 2);
-	standby_mirror(s);
-	bench_mail(b);
-	bench_push_all(b, 1, 0, false);
 	standby_event(s, EVENT_CLOSED)->error = -ECONNRESET;
 	standby_go(s);
 	assert_true(s->dropped);
@@ -609,14 +619,10 @@ static void test_break(void **state)
 /* The job goes on at the standby: a round that this may not have is answered there, by whoever has it, and not here. */
 static void test_leave(void **state)
 {
-	struct bench *b = mirrored(OPTIMIZER_SGD);
-	struct standby *s = standby_new(b);
+	struct standby *s = standby_push(2);
+	struct bench *b = s->b;
 	struct mail mail;
 
-	begin(b, 2);
-	standby_mirror(s);
-	bench_mail(b);
-	bench_push_all(b, 1, 0, false);
 	uplink_leave(b->shard);
 	assert_true(s->dropped);
 	assert_true(b->shard->failed);
@@ -630,14 +636,10 @@ static void test_leave(void **state)
 static void test_hostile(void **state)
 {
 	for (unsigned what = 0; what < 6; what++) {
-		struct bench *b = mirrored(OPTIMIZER_SGD);
-		struct standby *s = standby_new(b);
+		struct standby *s = standby_push(2);
+		struct bench *b = s->b;
 		struct wire_header *h;
 
-		begin(b, 2);
-		standby_mirror(s);
-		bench_mail(b);
-		bench_push_all(b, 1, 0, false);
 		h = standby_result(s, s->sent_count - 1);
 		h->round += what == 0;
 		h->chunk += what == 1;
@@ -703,13 +705,9 @@ static void test_forged(void **state)
 /* An answer more than there are messages is none. */
 static void test_doubled(void **state)
 {
-	struct bench *b = mirrored(OPTIMIZER_SGD);
-	struct standby *s = standby_new(b);
+	struct standby *s = standby_push(1);
+	struct bench *b = s->b;
 
-	begin(b, 1);
-	standby_mirror(s);
-	bench_mail(b);
-	bench_push_all(b, 1, 0, false);
 	standby_result(s, s->sent_count - 1);
 	standby_result(s, s->sent_count - 1);
 	standby_go(s);
