@@ -2,8 +2,8 @@
 /*
  * One box of a hierarchy with its workers, and the boxes around it, which the test plays: the sessions that this box
  * opens to them are a table of functions here, and the sessions that they open to it are actors. Over control_rig.h's
- * network; one thread, and time moves by rig_wait() alone. Two places for the box: below another one (scene_open()),
- * and at the top of a job of three boxes (rehome_open()).
+ * network; one thread, and time moves by rig_wait() alone. The box may stand below another one (scene_open()), at the
+ * top of a job of three boxes (rehome_open()), or where the test begins it (scene_begin()).
  */
 #ifndef TESTS_UNIT_SCENE_RIG_H
 #define TESTS_UNIT_SCENE_RIG_H
@@ -71,7 +71,8 @@ struct scene {
 	struct err e;
 };
 
-/* A box whose sessions lead to the played boxes, all of which are as new; `world`: what it says to them. */
+/* A box whose sessions lead to the played boxes, all of which are as new. `world`: the size of the job that it tells
+ * them; 0: it must call nobody. */
 void scene_begin(struct scene *s, unsigned cores, uint32_t world, const char *const *settings);
 /* Worker `index` of job "wide" is let in. */
 void scene_join(struct scene *s, unsigned index, uint32_t rank, uint32_t world);

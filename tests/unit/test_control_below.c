@@ -4,7 +4,7 @@
  * wrong.
  */
 #include "tests/unit/cmocka_shim.h"
-#include "tests/unit/control_rig.h"
+#include "tests/unit/scene_rig.h"
 
 #include <errno.h>
 #include <stddef.h>
@@ -15,15 +15,7 @@
 #include "phub/control/job.h"
 #include "phub/control/job_below.h"
 
-enum { WORLD = 4, ELEMENTS = 3000 };
-
-static const struct rig_job plain = {.generation = 1};
-
-/* The first of the actors is rank 0; the second a box below. */
-struct scene {
-	struct rig rig;
-	struct actor worker, box, other;
-};
+enum { NUMBERS = 3000 };
 
 static void box_join(struct rig *rig, struct actor *a, unsigned host)
 {
@@ -40,75 +32,62 @@ static void worker_join(struct rig *rig, struct actor *a, unsigned host, uint32_
 	actor_enter(rig, a, host, "wide", rank, WORLD);
 }
 
-static void scene_open(struct scene *s)
+/* The worker is rank 0; box[0] is below. */
+static void top_open(struct scene *s)
 {
-	memset(s, 0, sizeof(*s));
-	rig_open(&s->rig, 2, NULL);
-	worker_join(&s->rig, &s->worker, 1, 0);
-	box_join(&s->rig, &s->box, 2);
-}
-
-/* Nobody of it is in a job any more. */
-static void scene_close(struct scene *s)
-{
-	struct actor *all[] = {&s->worker, &s->box, &s->other};
-
-	for (unsigned i = 0; i < 3; i++)
-		if (all[i]->rig)
-			actor_hang_up(all[i]);
-	rig_wait(&s->rig, 6000);
-	rig_expect_empty(&s->rig);
-	rig_close(&s->rig);
+	scene_begin(s, 2, 0, NULL);
+	scene_join(s, 0, 0, WORLD);
+	box_join(&s->rig, &s->box[0], 2);
 }
 
 /* ---- it starts ---- */
 
-static void scene_start_as(struct scene *s, const struct rig_job *job)
+static void top_start_as(struct scene *s, const struct rig_job *job)
 {
 	const uint32_t some[] = {2, 3}, all[] = {1, 2, 3};
 
-	scene_open(s);
-	actor_gather(&s->box, some, 2, 1, 0);
-	actor_table(&s->box, job, 1, ELEMENTS);
-	actor_table(&s->worker, job, 1, ELEMENTS);
+	top_open(s);
+	actor_gather(&s->box[0], some, 2, 1, 0);
+	actor_table(&s->box[0], job, 1, NUMBERS);
+	actor_table(&s->worker[0], job, 1, NUMBERS);
 	rig_wait(&s->rig, 1500);
 	assert_int_equal(rig_job(&s->rig)->state, JOB_FORMING);
-	actor_hear(&s->worker);
-	assert_non_null(strstr(s->worker.notice, "waits to start for rank 1 of 4"));
-	actor_gather(&s->box, all, 3, 2, 0);
+	actor_hear(&s->worker[0]);
+	assert_non_null(strstr(s->worker[0].notice, "waits to start for rank 1 of 4"));
+	actor_gather(&s->box[0], all, 3, 2, 0);
 	rig_wait(&s->rig, 10);
 	assert_int_equal(rig_job(&s->rig)->state, JOB_RUNNING);
 }
 
-static void scene_start(struct scene *s)
+static void top_start(struct scene *s)
 {
-	scene_start_as(s, &plain);
+	top_start_as(s, &plain);
 }
 
 static void test_starts(void **state)
 {
 	struct scene s;
 
-	scene_start(&s);
-	assert_int_equal(actor_hear(&s.box), PHUB__CONTROL__MESSAGE_START);
-	assert_int_equal(s.box.last->start->rank, WORLD); /* behind all ranks */
-	assert_int_equal(s.box.last->start->gathered, 2);
-	assert_int_equal(actor_hear(&s.worker), PHUB__CONTROL__MESSAGE_START);
-	assert_int_equal(s.worker.last->start->rank, 0);
+	top_start(&s);
+	assert_int_equal(actor_hear(&s.box[0]), PHUB__CONTROL__MESSAGE_START);
+	assert_int_equal(s.box[0].last->start->rank, WORLD); /* behind all ranks */
+	assert_int_equal(s.box[0].last->start->gathered, 2);
+	assert_int_equal(actor_hear(&s.worker[0]), PHUB__CONTROL__MESSAGE_START);
+	assert_int_equal(s.worker[0].last->start->rank, 0);
 	assert_int_equal(rig_job(&s.rig)->generation->spec.boxes, 1);
 	assert_int_equal(rig_job(&s.rig)->generation->spec.root, 0);
 	/* Both must come to a barrier, and leave. */
-	actor_barrier(&s.worker, 1);
+	actor_barrier(&s.worker[0], 1);
 	rig_wait(&s.rig, 1500);
-	actor_hear(&s.worker);
-	assert_non_null(strstr(s.worker.notice, "the barrier waits for ranks 1-3 of 4"));
-	actor_barrier(&s.box, 1);
-	assert_int_equal(actor_hear(&s.box), PHUB__CONTROL__MESSAGE_BARRIER_DONE);
-	assert_int_equal(actor_hear(&s.worker), PHUB__CONTROL__MESSAGE_BARRIER_DONE);
-	actor_leave(&s.box);
-	assert_int_equal(actor_hear(&s.box), PHUB__CONTROL__MESSAGE_LEFT);
-	actor_leave(&s.worker);
-	assert_int_equal(actor_hear(&s.worker), PHUB__CONTROL__MESSAGE_LEFT);
+	actor_hear(&s.worker[0]);
+	assert_non_null(strstr(s.worker[0].notice, "the barrier waits for ranks 1-3 of 4"));
+	actor_barrier(&s.box[0], 1);
+	assert_int_equal(actor_hear(&s.box[0]), PHUB__CONTROL__MESSAGE_BARRIER_DONE);
+	assert_int_equal(actor_hear(&s.worker[0]), PHUB__CONTROL__MESSAGE_BARRIER_DONE);
+	actor_leave(&s.box[0]);
+	assert_int_equal(actor_hear(&s.box[0]), PHUB__CONTROL__MESSAGE_LEFT);
+	actor_leave(&s.worker[0]);
+	assert_int_equal(actor_hear(&s.worker[0]), PHUB__CONTROL__MESSAGE_LEFT);
 	scene_close(&s);
 }
 
@@ -119,11 +98,11 @@ static void test_root_is_below(void **state)
 	struct scene s = {.rig = {0}};
 
 	rig_open(&s.rig, 1, NULL);
-	worker_join(&s.rig, &s.worker, 1, 3);
-	box_join(&s.rig, &s.box, 2);
-	actor_table(&s.worker, &plain, 1, ELEMENTS);
-	actor_gather(&s.box, ranks, 3, 1, DTYPE_BF16);
-	actor_table(&s.box, &plain, 1, ELEMENTS);
+	worker_join(&s.rig, &s.worker[0], 1, 3);
+	box_join(&s.rig, &s.box[0], 2);
+	actor_table(&s.worker[0], &plain, 1, NUMBERS);
+	actor_gather(&s.box[0], ranks, 3, 1, DTYPE_BF16);
+	actor_table(&s.box[0], &plain, 1, NUMBERS);
 	rig_wait(&s.rig, 10);
 	assert_int_equal(rig_job(&s.rig)->state, JOB_RUNNING);
 	assert_int_equal(rig_job(&s.rig)->generation->spec.root, rig_job(&s.rig)->world);
@@ -139,18 +118,18 @@ static void test_gone_before_the_start(void **state)
 	const uint32_t ranks[] = {1, 2};
 	struct scene s;
 
-	scene_open(&s);
-	actor_gather(&s.box, ranks, 2, 1, 0);
-	actor_table(&s.box, &plain, 1, ELEMENTS);
+	top_open(&s);
+	actor_gather(&s.box[0], ranks, 2, 1, 0);
+	actor_table(&s.box[0], &plain, 1, NUMBERS);
 	rig_wait(&s.rig, 10);
-	actor_dial(&s.rig, &s.other, 3);
-	assert_false(actor_join(&s.other, "wide", 1, WORLD, NULL));
-	actor_expect(&s.other, ERROR_OF(TAKEN), "rank 1 of job 'wide' is at another box");
-	actor_hang_up(&s.other);
-	actor_hang_up(&s.box);
+	actor_dial(&s.rig, &s.box[1], 3);
+	assert_false(actor_join(&s.box[1], "wide", 1, WORLD, NULL));
+	actor_expect(&s.box[1], ERROR_OF(TAKEN), "rank 1 of job 'wide' is at another box");
+	actor_hang_up(&s.box[1]);
+	actor_hang_up(&s.box[0]);
 	rig_wait(&s.rig, 10);
-	worker_join(&s.rig, &s.other, 3, 1);
-	box_join(&s.rig, &s.box, 2); /* in the place of the one before */
+	worker_join(&s.rig, &s.box[1], 3, 1);
+	box_join(&s.rig, &s.box[0], 2); /* in the place of the one before */
 	assert_int_equal(rig_job(&s.rig)->world, WORLD + 1);
 	scene_close(&s);
 }
@@ -159,12 +138,12 @@ static void test_lost(void **state)
 {
 	struct scene s;
 
-	scene_start(&s);
-	actor_hang_up(&s.box);
-	memset(&s.box, 0, sizeof(s.box));
+	top_start(&s);
+	actor_hang_up(&s.box[0]);
+	memset(&s.box[0], 0, sizeof(s.box[0]));
 	rig_wait(&s.rig, 10);
-	actor_expect(&s.worker, ERROR_OF(LOST), "(ranks 1-3) was lost");
-	assert_int_equal(s.worker.error_rank, -1);
+	actor_expect(&s.worker[0], ERROR_OF(LOST), "(ranks 1-3) was lost");
+	assert_int_equal(s.worker[0].error_rank, -1);
 	scene_close(&s);
 }
 
@@ -173,14 +152,14 @@ static void test_silent(void **state)
 {
 	struct scene s;
 
-	scene_start(&s);
-	for (unsigned i = 0; i < 60 && s.box.error_code == 0; i++) {
+	top_start(&s);
+	for (unsigned i = 0; i < 60 && s.box[0].error_code == 0; i++) {
 		rig_wait(&s.rig, 1000);
-		actor_heartbeat(&s.worker);
-		actor_hear(&s.box);
+		actor_heartbeat(&s.worker[0]);
+		actor_hear(&s.box[0]);
 	}
-	actor_expect(&s.box, ERROR_OF(LOST), "nothing was heard of box 10.0.0.2:7077 for ");
-	actor_expect(&s.worker, ERROR_OF(LOST), "(ranks 1-3) was lost: it was silent for ");
+	actor_expect(&s.box[0], ERROR_OF(LOST), "nothing was heard of box 10.0.0.2:7077 for ");
+	actor_expect(&s.worker[0], ERROR_OF(LOST), "(ranks 1-3) was lost: it was silent for ");
 	scene_close(&s);
 }
 
@@ -219,19 +198,18 @@ static void test_failed_below(void **state)
 	for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		struct scene s;
 
-		scene_start(&s);
-		say_failure(&s.box, cases[i].code, cases[i].rank, cases[i].text);
+		top_start(&s);
+		say_failure(&s.box[0], cases[i].code, cases[i].rank, cases[i].text);
 		rig_wait(&s.rig, 10);
-		actor_expect(&s.worker, cases[i].told_code, cases[i].told);
-		assert_int_equal(s.worker.error_rank, cases[i].told_rank);
-		assert_true(strstr(s.worker.error, "told by") == strrchr(s.worker.error, '(') + 1);
+		actor_expect(&s.worker[0], cases[i].told_code, cases[i].told);
+		assert_int_equal(s.worker[0].error_rank, cases[i].told_rank);
+		assert_true(strstr(s.worker[0].error, "told by") == strrchr(s.worker[0].error, '(') + 1);
 		scene_close(&s);
 	}
 }
 
 /* ---- it goes on without ---- */
 
-static const struct rig_job shrinks = {.generation = 1, .lost = LOST_SHRINK};
 static const struct rig_job waits = {.generation = 1, .lost = LOST_WAIT};
 
 static void expect_members(struct actor *a, uint32_t present, size_t lost, size_t came)
@@ -244,10 +222,10 @@ static void expect_members(struct actor *a, uint32_t present, size_t lost, size_
 
 static void box_comes(struct scene *s, unsigned host, const struct rig_job *job, const uint32_t *ranks, size_t count)
 {
-	memset(&s->box, 0, sizeof(s->box));
-	box_join(&s->rig, &s->box, host);
-	actor_gather(&s->box, ranks, count, 1, 0);
-	actor_table(&s->box, job, 1, ELEMENTS);
+	memset(&s->box[0], 0, sizeof(s->box[0]));
+	box_join(&s->rig, &s->box[0], host);
+	actor_gather(&s->box[0], ranks, count, 1, 0);
+	actor_table(&s->box[0], job, 1, NUMBERS);
 	rig_wait(&s->rig, 10);
 }
 
@@ -257,26 +235,26 @@ static void test_shrinks(void **state)
 	const uint32_t two[] = {1, 3};
 	struct scene s;
 
-	scene_start_as(&s, &shrinks);
-	actor_hang_up(&s.box);
+	top_start_as(&s, &shrinks);
+	actor_hang_up(&s.box[0]);
 	rig_wait(&s.rig, 10);
 	assert_int_equal(rig_job(&s.rig)->state, JOB_RUNNING);
-	expect_members(&s.worker, 1, 3, 0);
+	expect_members(&s.worker[0], 1, 3, 0);
 	box_comes(&s, 3, &shrinks, two, 2);
 	assert_int_equal(rig_job(&s.rig)->state, JOB_RUNNING);
 	assert_false(rig_job(&s.rig)->members[WORLD].gone); /* in the place of the one before */
-	expect_members(&s.worker, 3, 1, 0);                 /* rank 2 is nowhere */
+	expect_members(&s.worker[0], 3, 1, 0);              /* rank 2 is nowhere */
 	assert_int_equal(job_count_somewhere(rig_job(&s.rig)), 3);
 	/* So it may come here, and then not there. */
-	worker_join(&s.rig, &s.other, 4, 2);
-	actor_table(&s.other, &shrinks, 1, ELEMENTS);
+	worker_join(&s.rig, &s.box[1], 4, 2);
+	actor_table(&s.box[1], &shrinks, 1, NUMBERS);
 	rig_wait(&s.rig, 10);
-	assert_int_equal(actor_hear(&s.other), PHUB__CONTROL__MESSAGE_START);
-	assert_true(s.other.last->start->joined);
+	assert_int_equal(actor_hear(&s.box[1]), PHUB__CONTROL__MESSAGE_START);
+	assert_true(s.box[1].last->start->joined);
 	assert_int_equal(job_count_somewhere(rig_job(&s.rig)), 4);
-	actor_gather(&s.box, (const uint32_t[]){1, 2, 3}, 3, 2, 0);
+	actor_gather(&s.box[0], (const uint32_t[]){1, 2, 3}, 3, 2, 0);
 	rig_wait(&s.rig, 10);
-	actor_expect(&s.box, ERROR_OF(TAKEN), "rank 2 is at loop:4");
+	actor_expect(&s.box[0], ERROR_OF(TAKEN), "rank 2 is at loop:4");
 	assert_int_equal(job_count_somewhere(rig_job(&s.rig)), 2);
 	scene_close(&s);
 }
@@ -287,22 +265,22 @@ static void test_joins(void **state)
 	const uint32_t ranks[] = {1, 2, 3};
 	struct scene s;
 
-	scene_start_as(&s, &shrinks);
-	actor_barrier(&s.worker, 1);
-	actor_barrier(&s.box, 1);
+	top_start_as(&s, &shrinks);
+	actor_barrier(&s.worker[0], 1);
+	actor_barrier(&s.box[0], 1);
 	rig_wait(&s.rig, 10);
-	actor_hang_up(&s.box);
+	actor_hang_up(&s.box[0]);
 	rig_wait(&s.rig, 10);
 	box_comes(&s, 2, &shrinks, ranks, 3);
-	actor_hear(&s.box); /* the last is that all are here */
+	actor_hear(&s.box[0]); /* the last is that all are here */
 	assert_int_equal(rig_job(&s.rig)->members[WORLD].gathered, 1);
 	assert_int_equal(rig_job(&s.rig)->members[WORLD].barrier, 1);
 	assert_false(rig_job(&s.rig)->members[WORLD].gone);
 	assert_int_equal(job_count_somewhere(rig_job(&s.rig)), WORLD);
-	actor_barrier(&s.worker, 2); /* waits for the new one, too */
+	actor_barrier(&s.worker[0], 2); /* waits for the new one, too */
 	rig_wait(&s.rig, 10);
 	assert_int_equal(rig_job(&s.rig)->barrier, 1);
-	actor_barrier(&s.box, 2);
+	actor_barrier(&s.box[0], 2);
 	rig_wait(&s.rig, 10);
 	assert_int_equal(rig_job(&s.rig)->barrier, 2);
 	scene_close(&s);
@@ -329,16 +307,16 @@ static void test_deserted(void **state)
 {
 	struct scene s;
 
-	scene_start_as(&s, &shrinks);
-	say_deserted(&s.box, "rank 1 (there) was lost");
+	top_start_as(&s, &shrinks);
+	say_deserted(&s.box[0], "rank 1 (there) was lost");
 	rig_wait(&s.rig, 10);
-	assert_int_equal(actor_hear(&s.box), PHUB__CONTROL__MESSAGE_LEFT);
-	expect_members(&s.worker, 1, 3, 0);
+	assert_int_equal(actor_hear(&s.box[0]), PHUB__CONTROL__MESSAGE_LEFT);
+	expect_members(&s.worker[0], 1, 3, 0);
 	scene_close(&s);
-	scene_start(&s);
-	say_deserted(&s.box, "rank 1 (there) was lost");
+	top_start(&s);
+	say_deserted(&s.box[0], "rank 1 (there) was lost");
 	rig_wait(&s.rig, 10);
-	actor_expect(&s.worker, ERROR_OF(LOST), "rank 1 (there) was lost (told by box ");
+	actor_expect(&s.worker[0], ERROR_OF(LOST), "rank 1 (there) was lost (told by box ");
 	scene_close(&s);
 }
 
@@ -347,10 +325,10 @@ static void test_fails_below(void **state)
 {
 	struct scene s;
 
-	scene_start_as(&s, &shrinks);
-	say_failure(&s.box, ERROR_OF(LOST), 2, "rank 2 (there) was lost, and no other took its place");
+	top_start_as(&s, &shrinks);
+	say_failure(&s.box[0], ERROR_OF(LOST), 2, "rank 2 (there) was lost, and no other took its place");
 	rig_wait(&s.rig, 10);
-	actor_expect(&s.worker, ERROR_OF(LOST), "no other took its place (told by box ");
+	actor_expect(&s.worker[0], ERROR_OF(LOST), "no other took its place (told by box ");
 	scene_close(&s);
 }
 
@@ -360,17 +338,17 @@ static void test_waits(void **state)
 	const uint32_t one[] = {3}, two[] = {1, 3};
 	struct scene s;
 
-	scene_start_as(&s, &waits);
-	actor_hang_up(&s.box);
+	top_start_as(&s, &waits);
+	actor_hang_up(&s.box[0]);
 	rig_wait(&s.rig, 10);
 	box_comes(&s, 3, &waits, one, 1);
-	assert_int_not_equal(actor_hear(&s.box), PHUB__CONTROL__MESSAGE_START);
+	assert_int_not_equal(actor_hear(&s.box[0]), PHUB__CONTROL__MESSAGE_START);
 	assert_true(rig_job(&s.rig)->members[WORLD].gone);
-	actor_gather(&s.box, two, 2, 2, 0);
+	actor_gather(&s.box[0], two, 2, 2, 0);
 	rig_wait(&s.rig, 10);
 	assert_true(rig_job(&s.rig)->members[WORLD].gone);
-	worker_join(&s.rig, &s.other, 4, 2);
-	actor_table(&s.other, &waits, 1, ELEMENTS);
+	worker_join(&s.rig, &s.box[1], 4, 2);
+	actor_table(&s.box[1], &waits, 1, NUMBERS);
 	rig_wait(&s.rig, 10);
 	assert_false(rig_job(&s.rig)->members[2].gone);
 	assert_false(rig_job(&s.rig)->members[WORLD].gone); /* all are somewhere */
@@ -382,14 +360,14 @@ static void test_waits_in_vain(void **state)
 {
 	struct scene s;
 
-	scene_start_as(&s, &waits);
-	actor_hang_up(&s.box);
-	for (unsigned i = 0; i < 310 && s.worker.error_code == 0; i++) {
+	top_start_as(&s, &waits);
+	actor_hang_up(&s.box[0]);
+	for (unsigned i = 0; i < 310 && s.worker[0].error_code == 0; i++) {
 		rig_wait(&s.rig, 1000);
-		actor_heartbeat(&s.worker);
-		actor_hear(&s.worker);
+		actor_heartbeat(&s.worker[0]);
+		actor_hear(&s.worker[0]);
 	}
-	actor_expect(&s.worker, ERROR_OF(LOST), "(ranks 1-3) was lost, and no other took its place in 300 s");
+	actor_expect(&s.worker[0], ERROR_OF(LOST), "(ranks 1-3) was lost, and no other took its place in 300 s");
 	scene_close(&s);
 }
 
@@ -401,32 +379,32 @@ static void test_emptied_place(void **state)
 	struct actor late = {.rig = NULL};
 	struct scene s;
 
-	scene_start_as(&s, &waits);
-	actor_hang_up(&s.box);
+	top_start_as(&s, &waits);
+	actor_hang_up(&s.box[0]);
 	for (uint32_t rank = 1; rank < WORLD; rank++) {
-		struct actor *a = rank == 1 ? &s.other : rank == 2 ? &late : &s.box;
+		struct actor *a = rank == 1 ? &s.box[1] : rank == 2 ? &late : &s.box[0];
 
 		worker_join(&s.rig, a, 3 + rank, rank);
-		actor_table(a, &waits, 1, ELEMENTS);
+		actor_table(a, &waits, 1, NUMBERS);
 		rig_wait(&s.rig, 10);
 	}
 	assert_int_equal(job_count_somewhere(rig_job(&s.rig)), WORLD);
 	assert_true(rig_job(&s.rig)->members[WORLD].elsewhere);
 	for (unsigned i = 0; i < 400; i++) { /* longer than a job waits for anybody */
 		rig_wait(&s.rig, 1000);
-		actor_heartbeat(&s.worker);
-		actor_heartbeat(&s.other);
+		actor_heartbeat(&s.worker[0]);
+		actor_heartbeat(&s.box[1]);
 		actor_heartbeat(&late);
-		actor_heartbeat(&s.box);
+		actor_heartbeat(&s.box[0]);
 	}
-	actor_hang_up(&s.box); /* rank 3 */
+	actor_hang_up(&s.box[0]); /* rank 3 */
 	rig_wait(&s.rig, 10);
-	memset(&s.box, 0, sizeof(s.box));
-	box_join(&s.rig, &s.box, 7);
+	memset(&s.box[0], 0, sizeof(s.box[0]));
+	box_join(&s.rig, &s.box[0], 7);
 	rig_wait(&s.rig, 1500);
 	assert_int_equal(rig_job(&s.rig)->state, JOB_RUNNING);
-	actor_gather(&s.box, three, 1, 1, 0);
-	actor_table(&s.box, &waits, 1, ELEMENTS);
+	actor_gather(&s.box[0], three, 1, 1, 0);
+	actor_table(&s.box[0], &waits, 1, NUMBERS);
 	rig_wait(&s.rig, 10);
 	assert_int_equal(rig_job(&s.rig)->state, JOB_RUNNING);
 	assert_false(rig_job(&s.rig)->members[WORLD].gone);
@@ -442,15 +420,15 @@ static void test_newcomer_lost(void **state)
 	const uint32_t two[] = {1, 3}, all[] = {1, 2, 3};
 	struct scene s;
 
-	scene_start_as(&s, &waits);
-	actor_hang_up(&s.box);
+	top_start_as(&s, &waits);
+	actor_hang_up(&s.box[0]);
 	rig_wait(&s.rig, 10);
-	worker_join(&s.rig, &s.other, 4, 2);
+	worker_join(&s.rig, &s.box[1], 4, 2);
 	s.rig.cores_rest = true; /* they have not answered yet */
-	actor_table(&s.other, &waits, 1, ELEMENTS);
+	actor_table(&s.box[1], &waits, 1, NUMBERS);
 	rig_wait(&s.rig, 10);
 	assert_true(rig_job(&s.rig)->members[2].joins);
-	actor_hang_up(&s.other);
+	actor_hang_up(&s.box[1]);
 	rig_wait(&s.rig, 10);
 	s.rig.cores_rest = false;
 	rig_wait(&s.rig, 10);
@@ -459,7 +437,7 @@ static void test_newcomer_lost(void **state)
 	assert_false(job_is_somewhere(rig_job(&s.rig), 2));
 	box_comes(&s, 3, &waits, two, 2);
 	assert_true(rig_job(&s.rig)->members[WORLD].gone);
-	actor_gather(&s.box, all, 3, 2, 0);
+	actor_gather(&s.box[0], all, 3, 2, 0);
 	rig_wait(&s.rig, 10);
 	assert_false(rig_job(&s.rig)->members[WORLD].gone);
 	assert_int_equal(job_count_somewhere(rig_job(&s.rig)), WORLD);
@@ -481,13 +459,13 @@ static void test_association(void **state)
 	static const struct rig_job same = {.generation = 1, .lost = LOST_SHRINK, .reproducible = true};
 	struct scene s;
 
-	scene_start_as(&s, &same);
+	top_start_as(&s, &same);
 	expect_association(&s, "[0,[1,2,3]]");
-	actor_gather(&s.box, (const uint32_t[]){2}, 1, 3, 0);
+	actor_gather(&s.box[0], (const uint32_t[]){2}, 1, 3, 0);
 	rig_wait(&s.rig, 10);
-	actor_gather(&s.box, NULL, 0, 4, 0);
+	actor_gather(&s.box[0], NULL, 0, 4, 0);
 	rig_wait(&s.rig, 10);
-	actor_leave(&s.worker);
+	actor_leave(&s.worker[0]);
 	rig_wait(&s.rig, 10);
 	assert_int_equal(rig_job(&s.rig)->state, JOB_RUNNING);
 	assert_int_equal(job_below_count(rig_job(&s.rig)), 1);
@@ -499,11 +477,11 @@ static void test_association(void **state)
 
 static void expect_no_box(struct scene *s, uint32_t rank, uint32_t world, int code, const char *text)
 {
-	s->other.below = true;
-	assert_false(actor_join(&s->other, "wide", rank, world, NULL));
-	actor_expect(&s->other, code, text);
-	actor_hang_up(&s->other);
-	memset(&s->other, 0, sizeof(s->other));
+	s->box[1].below = true;
+	assert_false(actor_join(&s->box[1], "wide", rank, world, NULL));
+	actor_expect(&s->box[1], code, text);
+	actor_hang_up(&s->box[1]);
+	memset(&s->box[1], 0, sizeof(s->box[1]));
 }
 
 /* A rank that is at another box may be lost there, where jobs go on without: then it is to ask again. */
@@ -512,10 +490,10 @@ static void test_rank_is_below(void **state)
 	struct scene s;
 
 	for (unsigned i = 0; i < 2; i++) {
-		scene_start_as(&s, i ? &shrinks : &plain);
-		actor_dial(&s.rig, &s.other, 3);
-		assert_false(actor_join(&s.other, "wide", 2, WORLD, NULL));
-		actor_expect(&s.other, i ? ERROR_OF(BUSY) : ERROR_OF(TAKEN), "rank 2 of job 'wide' is at another box");
+		top_start_as(&s, i ? &shrinks : &plain);
+		actor_dial(&s.rig, &s.box[1], 3);
+		assert_false(actor_join(&s.box[1], "wide", 2, WORLD, NULL));
+		actor_expect(&s.box[1], i ? ERROR_OF(BUSY) : ERROR_OF(TAKEN), "rank 2 of job 'wide' is at another box");
 		scene_close(&s);
 	}
 }
@@ -524,15 +502,15 @@ static void test_no_box(void **state)
 {
 	struct scene s;
 
-	scene_start(&s);
-	actor_dial(&s.rig, &s.other, 3);
+	top_start(&s);
+	actor_dial(&s.rig, &s.box[1], 3);
 	expect_no_box(&s, 0, WORLD, ERROR_OF(BUSY), "it runs here already, without that box");
-	actor_dial(&s.rig, &s.other, 3);
+	actor_dial(&s.rig, &s.box[1], 3);
 	expect_no_box(&s, 0, WORLD + 1, ERROR_OF(MISMATCH), "has a world of 4 here");
-	actor_dial(&s.rig, &s.other, 3);
+	actor_dial(&s.rig, &s.box[1], 3);
 	expect_no_box(&s, 1, WORLD, ERROR_OF(PROTOCOL), "hello of an administrator");
-	actor_dial(&s.rig, &s.other, 3);
-	s.other.mirror = true;
+	actor_dial(&s.rig, &s.box[1], 3);
+	s.box[1].mirror = true;
 	expect_no_box(&s, 0, 1, ERROR_OF(PROTOCOL), "hello of an administrator");
 	assert_int_equal(rig_job(&s.rig)->state, JOB_RUNNING);
 	scene_close(&s);
@@ -544,40 +522,40 @@ static void test_wrong_gatherings(void **state)
 	const uint32_t beyond[] = {1, WORLD}, here[] = {0}, mine[] = {1};
 	struct scene s;
 
-	scene_open(&s);
-	actor_gather(&s.worker, mine, 1, 1, 0);
-	actor_expect(&s.worker, ERROR_OF(PROTOCOL), "a gathering of ranks by a worker");
-	actor_gather(&s.box, beyond, 2, 1, 0);
-	actor_expect(&s.box, ERROR_OF(PROTOCOL), "a gathering of rank 4 of 4");
+	top_open(&s);
+	actor_gather(&s.worker[0], mine, 1, 1, 0);
+	actor_expect(&s.worker[0], ERROR_OF(PROTOCOL), "a gathering of ranks by a worker");
+	actor_gather(&s.box[0], beyond, 2, 1, 0);
+	actor_expect(&s.box[0], ERROR_OF(PROTOCOL), "a gathering of rank 4 of 4");
 	scene_close(&s);
-	scene_open(&s);
-	actor_gather(&s.box, here, 1, 1, 0);
-	actor_expect(&s.box, ERROR_OF(TAKEN), "rank 0 is at box 10.0.0.2:7077 and at loop:1");
-	actor_expect(&s.worker, ERROR_OF(TAKEN), "give every worker its own rank");
+	top_open(&s);
+	actor_gather(&s.box[0], here, 1, 1, 0);
+	actor_expect(&s.box[0], ERROR_OF(TAKEN), "rank 0 is at box 10.0.0.2:7077 and at loop:1");
+	actor_expect(&s.worker[0], ERROR_OF(TAKEN), "give every worker its own rank");
 	scene_close(&s);
-	scene_open(&s);
-	box_join(&s.rig, &s.other, 3);
-	actor_gather(&s.box, mine, 1, 1, 0);
-	actor_gather(&s.other, mine, 1, 1, 0);
-	actor_expect(&s.other, ERROR_OF(TAKEN), "rank 1 is at box 10.0.0.3:7077 and at box 10.0.0.2:7077 (rank 1)");
+	top_open(&s);
+	box_join(&s.rig, &s.box[1], 3);
+	actor_gather(&s.box[0], mine, 1, 1, 0);
+	actor_gather(&s.box[1], mine, 1, 1, 0);
+	actor_expect(&s.box[1], ERROR_OF(TAKEN), "rank 1 is at box 10.0.0.3:7077 and at box 10.0.0.2:7077 (rank 1)");
 	scene_close(&s);
-	scene_open(&s);
-	box_join(&s.rig, &s.other, 3);
-	actor_gather(&s.box, mine, 1, 1, DTYPE_BF16);
-	actor_gather(&s.other, NULL, 0, 1, DTYPE_F32);
-	actor_expect(
-		&s.other, ERROR_OF(MISMATCH), "box 10.0.0.3:7077 sends its sums as f32, and box 10.0.0.2:7077 as bf16");
+	top_open(&s);
+	box_join(&s.rig, &s.box[1], 3);
+	actor_gather(&s.box[0], mine, 1, 1, DTYPE_BF16);
+	actor_gather(&s.box[1], NULL, 0, 1, DTYPE_F32);
+	actor_expect(&s.box[1], ERROR_OF(MISMATCH),
+		"box 10.0.0.3:7077 sends its sums as f32, and box 10.0.0.2:7077 as bf16");
 	scene_close(&s);
-	scene_open(&s);
-	actor_gather(&s.box, NULL, 0, 1, 77);
-	actor_expect(&s.box, ERROR_OF(MISMATCH), "sends its sums as");
+	top_open(&s);
+	actor_gather(&s.box[0], NULL, 0, 1, 77);
+	actor_expect(&s.box[0], ERROR_OF(MISMATCH), "sends its sums as");
 	scene_close(&s);
 	/* And one when it is too late: its ranks changed as the job was started. */
-	scene_start(&s);
-	actor_gather(&s.box, mine, 1, 3, 0);
+	top_start(&s);
+	actor_gather(&s.box[0], mine, 1, 3, 0);
 	rig_wait(&s.rig, 10);
-	actor_expect(&s.box, ERROR_OF(LOST), "ranks came or went as it started");
-	actor_expect(&s.worker, ERROR_OF(LOST), "was lost: ranks came or went as it started");
+	actor_expect(&s.box[0], ERROR_OF(LOST), "ranks came or went as it started");
+	actor_expect(&s.worker[0], ERROR_OF(LOST), "was lost: ranks came or went as it started");
 	scene_close(&s);
 }
 
@@ -596,33 +574,31 @@ static void test_not_spread(void **state)
 	for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		struct scene s;
 
-		scene_open(&s);
-		actor_gather(&s.box, ranks, 3, 1, 0);
-		actor_table(&s.box, &cases[i].job, 1, ELEMENTS);
-		actor_table(&s.worker, &cases[i].job, 1, ELEMENTS);
+		top_open(&s);
+		actor_gather(&s.box[0], ranks, 3, 1, 0);
+		actor_table(&s.box[0], &cases[i].job, 1, NUMBERS);
+		actor_table(&s.worker[0], &cases[i].job, 1, NUMBERS);
 		rig_wait(&s.rig, 10);
-		actor_expect(&s.box, ERROR_OF(UNSUPPORTED), cases[i].text);
-		actor_expect(&s.worker, ERROR_OF(UNSUPPORTED), cases[i].text);
+		actor_expect(&s.box[0], ERROR_OF(UNSUPPORTED), cases[i].text);
+		actor_expect(&s.worker[0], ERROR_OF(UNSUPPORTED), cases[i].text);
 		scene_close(&s);
 	}
 	for (unsigned who = 0; who < 2; who++) {
 		struct scene s;
 
-		scene_open(&s);
-		actor_barrier(who ? &s.box : &s.worker, 1);
+		top_open(&s);
+		actor_barrier(who ? &s.box[0] : &s.worker[0], 1);
 		rig_wait(&s.rig, 10);
-		actor_expect(&s.worker, ERROR_OF(UNSUPPORTED), "at a barrier before the job has started");
+		actor_expect(&s.worker[0], ERROR_OF(UNSUPPORTED), "at a barrier before the job has started");
 		scene_close(&s);
 	}
 }
 
 /* ---- it comes again ---- */
 
-static const struct rig_job again = {.generation = 1, .lost = LOST_SHRINK, .resumes = true};
-
 static void wait_alive(struct scene *s, unsigned ms)
 {
-	struct actor *all[] = {&s->worker, &s->box, &s->other};
+	struct actor *all[] = {&s->worker[0], &s->box[0], &s->box[1]};
 
 	for (unsigned waited = 0; waited < ms; waited += 500) {
 		rig_wait(&s->rig, 500);
@@ -640,15 +616,15 @@ static void test_places_for_later(void **state)
 	struct scene s = {.rig = {0}};
 
 	rig_open(&s.rig, 2, NULL);
-	worker_join(&s.rig, &s.worker, 1, 0);
-	actor_table(&s.worker, &again, 1, ELEMENTS);
+	worker_join(&s.rig, &s.worker[0], 1, 0);
+	actor_table(&s.worker[0], &again, 1, NUMBERS);
 	wait_alive(&s, 11000);
 	assert_int_equal(rig_job(&s.rig)->state, JOB_RUNNING);
 	box_comes(&s, 2, &again, some, 2);
 	assert_int_equal(job_count_somewhere(rig_job(&s.rig)), WORLD - 1);
-	box_join(&s.rig, &s.other, 3);
-	actor_gather(&s.other, one, 1, 1, 0);
-	actor_table(&s.other, &again, 1, ELEMENTS);
+	box_join(&s.rig, &s.box[1], 3);
+	actor_gather(&s.box[1], one, 1, 1, 0);
+	actor_table(&s.box[1], &again, 1, NUMBERS);
 	rig_wait(&s.rig, 10);
 	assert_int_equal(job_count_somewhere(rig_job(&s.rig)), WORLD);
 	scene_close(&s);
@@ -662,14 +638,14 @@ static void test_places_for_more(void **state)
 	struct actor more[3];
 	struct scene s;
 
-	scene_start_as(&s, &shrinks);
-	actor_hang_up(&s.box);
+	top_start_as(&s, &shrinks);
+	actor_hang_up(&s.box[0]);
 	rig_wait(&s.rig, 10);
 	for (unsigned i = 0; i < 3; i++) {
 		memset(&more[i], 0, sizeof(more[i]));
 		box_join(&s.rig, &more[i], 3 + i);
 		actor_gather(&more[i], ranks[i], 1, 1, 0);
-		actor_table(&more[i], &shrinks, 1, ELEMENTS);
+		actor_table(&more[i], &shrinks, 1, NUMBERS);
 		rig_wait(&s.rig, 10);
 	}
 	assert_int_equal(job_count_somewhere(rig_job(&s.rig)), WORLD);
@@ -686,22 +662,22 @@ static void test_begins_without_some(void **state)
 	Phub__Gather gather = PHUB__GATHER__INIT;
 	struct scene s;
 
-	scene_open(&s);
+	top_open(&s);
 	gather.number = 1;
 	gather.ranks = one;
 	gather.n_ranks = 1;
 	gather.resumes = true; /* those of the box were in it */
 	job_below_gather(rig_job(&s.rig)->members[WORLD].session, &gather);
-	actor_table(&s.box, &shrinks, 1, ELEMENTS);
-	actor_table(&s.worker, &shrinks, 1, ELEMENTS);
+	actor_table(&s.box[0], &shrinks, 1, NUMBERS);
+	actor_table(&s.worker[0], &shrinks, 1, NUMBERS);
 	wait_alive(&s, 9000);
 	assert_int_equal(rig_job(&s.rig)->state, JOB_FORMING);
 	wait_alive(&s, 2000);
 	assert_int_equal(rig_job(&s.rig)->state, JOB_RUNNING);
 	assert_int_equal(job_count_somewhere(rig_job(&s.rig)), 2);
-	actor_gather(&s.box, more, 2, 2, 0);
-	worker_join(&s.rig, &s.other, 4, 1);
-	actor_table(&s.other, &shrinks, 1, ELEMENTS);
+	actor_gather(&s.box[0], more, 2, 2, 0);
+	worker_join(&s.rig, &s.box[1], 4, 1);
+	actor_table(&s.box[1], &shrinks, 1, NUMBERS);
 	rig_wait(&s.rig, 10);
 	assert_int_equal(job_count_somewhere(rig_job(&s.rig)), WORLD);
 	scene_close(&s);
@@ -714,13 +690,13 @@ static void test_gathers_late(void **state)
 	Phub__Gather gather = PHUB__GATHER__INIT;
 	struct scene s;
 
-	scene_start(&s);
+	top_start(&s);
 	gather.number = 3;
 	s.rig.box->control.jobs->state = JOB_LOADING;
 	job_below_gather(rig_job(&s.rig)->members[WORLD].session, &gather);
 	s.rig.box->control.jobs->state = JOB_RUNNING;
-	actor_hear(&s.box);
-	assert_int_equal(s.box.error_code, 0);
+	actor_hear(&s.box[0]);
+	assert_int_equal(s.box[0].error_code, 0);
 	assert_int_equal(rig_job(&s.rig)->members[WORLD].gathered, 2);
 	scene_close(&s);
 }

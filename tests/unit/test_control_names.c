@@ -4,7 +4,7 @@
  * sites say of their options.
  */
 #include "tests/unit/cmocka_shim.h"
-#include "tests/unit/control_rig.h"
+#include "tests/unit/scene_rig.h"
 
 #include <errno.h>
 #include <stddef.h>
@@ -14,34 +14,18 @@
 #include "phub/control/job.h"
 #include "phub/control/job_below.h"
 
-enum { WORLD = 4, ELEMENTS = 3000 };
+enum { NUMBERS = 3000 };
 
-/* The worker is rank 0. */
-struct scene {
-	struct rig rig;
-	struct actor worker, box;
-};
-
-/* `at` NULL: the box does not say where it is. */
-static void scene_open(struct scene *s, const char *at, const char *name)
+/* The worker is rank 0. `at` NULL: the box does not say where it is. */
+static void named_open(struct scene *s, const char *at, const char *name)
 {
-	memset(s, 0, sizeof(*s));
-	rig_open(&s->rig, 2, NULL);
-	actor_enter(&s->rig, &s->worker, 1, "wide", 0, WORLD);
-	actor_dial(&s->rig, &s->box, 2);
-	s->box.below = true;
-	s->box.at = at;
-	s->box.name = name;
-	assert_true(actor_join(&s->box, "wide", 0, WORLD, NULL));
-}
-
-static void scene_close(struct scene *s)
-{
-	actor_hang_up(&s->worker);
-	actor_hang_up(&s->box);
-	rig_wait(&s->rig, 6000);
-	rig_expect_empty(&s->rig);
-	rig_close(&s->rig);
+	scene_begin(s, 2, 0, NULL);
+	scene_join(s, 0, 0, WORLD);
+	actor_dial(&s->rig, &s->box[0], 2);
+	s->box[0].below = true;
+	s->box[0].at = at;
+	s->box[0].name = name;
+	assert_true(actor_join(&s->box[0], "wide", 0, WORLD, NULL));
 }
 
 static void expect_name(struct scene *s, const char *name)
@@ -59,14 +43,14 @@ static void test_refused(void **state)
 	const uint32_t ranks[] = {1, 2, 3};
 	struct scene s;
 
-	scene_open(&s, "10.0.0.2", "B");
+	named_open(&s, "10.0.0.2", "B");
 	expect_name(&s, "box 'B' at 10.0.0.2:7077"); /* before its Gather */
-	actor_gather(&s.box, ranks, 3, 1, 0);
-	actor_table(&s.box, &other, 1, ELEMENTS);
-	actor_expect(&s.box, ERROR_OF(UNSUPPORTED),
+	actor_gather(&s.box[0], ranks, 3, 1, 0);
+	actor_table(&s.box[0], &other, 1, NUMBERS);
+	actor_expect(&s.box[0], ERROR_OF(UNSUPPORTED),
 		"does not offer transport pigeon, which box 'B' at 10.0.0.2:7077 asks for");
-	assert_null(strstr(s.box.error, "rank"));
-	assert_int_equal(s.box.error_rank, -1);
+	assert_null(strstr(s.box[0].error, "rank"));
+	assert_int_equal(s.box[0].error_rank, -1);
 	scene_close(&s);
 }
 
@@ -77,14 +61,14 @@ static void test_differs(void **state)
 	const uint32_t ranks[] = {1, 2, 3};
 	struct scene s;
 
-	scene_open(&s, "10.0.0.2", NULL);
-	actor_gather(&s.box, ranks, 3, 1, 0);
-	actor_table(&s.box, &job, 1, ELEMENTS);
-	actor_table(&s.worker, &job, 1, ELEMENTS);
+	named_open(&s, "10.0.0.2", NULL);
+	actor_gather(&s.box[0], ranks, 3, 1, 0);
+	actor_table(&s.box[0], &job, 1, NUMBERS);
+	actor_table(&s.worker[0], &job, 1, NUMBERS);
 	rig_wait(&s.rig, 10);
-	actor_barrier(&s.worker, 2);
-	actor_barrier(&s.box, 1);
-	actor_expect(&s.worker, ERROR_OF(MISMATCH),
+	actor_barrier(&s.worker[0], 2);
+	actor_barrier(&s.box[0], 1);
+	actor_expect(&s.worker[0], ERROR_OF(MISMATCH),
 		"rank 0 is at its barrier 2 and box 10.0.0.2:7077 (ranks 1-3) at its 1; all ranks");
 	scene_close(&s);
 }
@@ -95,11 +79,11 @@ static void test_older(void **state)
 	const uint32_t ranks[] = {2, 3};
 	struct scene s;
 
-	scene_open(&s, NULL, NULL);
+	named_open(&s, NULL, NULL);
 	expect_name(&s, "box loop");
-	s.box.at = "fd77::2";
-	s.box.name = "B\n";
-	actor_gather(&s.box, ranks, 2, 1, 0);
+	s.box[0].at = "fd77::2";
+	s.box[0].name = "B\n";
+	actor_gather(&s.box[0], ranks, 2, 1, 0);
 	rig_wait(&s.rig, 10);
 	expect_name(&s, "box 'B?' at [fd77::2]:7077 (ranks 2, 3)");
 	scene_close(&s);
@@ -114,7 +98,7 @@ static void say_paused(struct scene *s, unsigned paused, const char *why)
 	heartbeat.why = (char *)(uintptr_t)why;
 	control.message_case = PHUB__CONTROL__MESSAGE_HEARTBEAT;
 	control.heartbeat = &heartbeat;
-	actor_say(&s->box, &control);
+	actor_say(&s->box[0], &control);
 	rig_wait(&s->rig, 10);
 }
 
@@ -125,8 +109,8 @@ static void test_paused(void **state)
 	char text[300];
 	struct scene s;
 
-	scene_open(&s, "10.0.0.2", "B");
-	actor_gather(&s.box, ranks, 3, 1, 0);
+	named_open(&s, "10.0.0.2", "B");
+	actor_gather(&s.box[0], ranks, 3, 1, 0);
 	for (unsigned i = 0; i < 2; i++) {
 		say_paused(&s, 2, i ? "" : "somebody\npaused it");
 		say_paused(&s, 0, "");
