@@ -323,35 +323,49 @@ void actor_ask(struct actor *a, const char *command)
 	actor_say(a, &control);
 }
 
+static void fill_hypers(Phub__Hypers *hypers, double lr)
+{
+	phub__hypers__init(hypers);
+	hypers->lr = lr;
+	hypers->momentum = 0.9;
+	hypers->beta1 = 0.9;
+	hypers->beta2 = 0.999;
+	hypers->eps = 1e-8;
+}
+
+void rig_job_fill(const struct rig_job *job, uint32_t key_count, struct rig_job_message *out)
+{
+	phub__job__init(&out->job);
+	fill_hypers(&out->hypers, job->lr);
+	out->hypers.weight_decay = job->weight_decay;
+	out->groups[0] = &out->hypers;
+	out->job.generation = job->generation;
+	out->job.optimizer = (Phub__Optimizer)job->optimizer;
+	out->job.reduce = (Phub__Reduce)job->reduce;
+	out->job.sync = (Phub__Sync)job->sync;
+	out->job.staleness = job->staleness;
+	out->job.lost = (Phub__Lost)job->lost;
+	out->job.quorum = job->quorum;
+	out->job.chunk_bytes = job->chunk_bytes;
+	out->job.reproducible = job->reproducible;
+	out->job.resumes = job->resumes;
+	out->job.seal = (Phub__Seal)job->seal;
+	if (job->sites)
+		out->job.sites = (char *)(uintptr_t)job->sites;
+	out->job.key_count = key_count;
+	out->job.groups = out->groups;
+	out->job.n_groups = 1;
+	out->job.transport = (char *)(uintptr_t)(job->transport ? job->transport : "loop");
+}
+
 void actor_job(struct actor *c, const struct rig_job *job, uint32_t key_count)
 {
 	Phub__Control control = PHUB__CONTROL__INIT;
-	Phub__Job message = PHUB__JOB__INIT;
-	Phub__Hypers hypers = PHUB__HYPERS__INIT, *groups[] = {&hypers};
+	struct rig_job_message message;
 
-	hypers.lr = job->lr;
-	hypers.momentum = 0.9;
-	hypers.beta1 = 0.9;
-	hypers.beta2 = 0.999;
-	hypers.eps = 1e-8;
-	message.generation = job->generation;
-	message.optimizer = (Phub__Optimizer)job->optimizer;
-	message.reduce = (Phub__Reduce)job->reduce;
-	message.sync = (Phub__Sync)job->sync;
-	message.staleness = job->staleness;
-	message.lost = (Phub__Lost)job->lost;
-	message.chunk_bytes = job->chunk_bytes;
-	message.reproducible = job->reproducible;
-	message.resumes = job->resumes;
-	message.seal = (Phub__Seal)job->seal;
-	if (job->sites)
-		message.sites = (char *)(uintptr_t)job->sites;
-	message.key_count = key_count;
-	message.groups = groups;
-	message.n_groups = 1;
-	message.transport = (char *)(uintptr_t)(job->transport ? job->transport : "loop");
+	rig_job_fill(job, key_count, &message);
 	control.message_case = PHUB__CONTROL__MESSAGE_JOB;
-	control.job = &message;
+	control.job = &message.job;
 	actor_say(c, &control);
 }
 
@@ -393,13 +407,9 @@ void actor_hyper(struct actor *c, uint32_t version, double lr)
 {
 	Phub__Control control = PHUB__CONTROL__INIT;
 	Phub__Hyper message = PHUB__HYPER__INIT;
-	Phub__Hypers hypers = PHUB__HYPERS__INIT, *groups[] = {&hypers};
+	Phub__Hypers hypers, *groups[] = {&hypers};
 
-	hypers.lr = lr;
-	hypers.momentum = 0.9;
-	hypers.beta1 = 0.9;
-	hypers.beta2 = 0.999;
-	hypers.eps = 1e-8;
+	fill_hypers(&hypers, lr);
 	message.version = version;
 	message.groups = groups;
 	message.n_groups = 1;

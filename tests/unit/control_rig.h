@@ -68,9 +68,17 @@ struct rig_job {
 	uint32_t staleness, lost, chunk_bytes;
 	bool reproducible, resumes;
 	int seal;
-	double lr;
+	double lr, weight_decay;
+	uint32_t quorum;
 	const char *transport, *sites; /* NULL: loop, none */
 };
+
+/* Its message; in use, it must not be moved. */
+struct rig_job_message {
+	Phub__Job job;
+	Phub__Hypers hypers, *groups[1];
+};
+void rig_job_fill(const struct rig_job *job, uint32_t key_count, struct rig_job_message *out);
 
 /* The client's half of the box's sessions with its standby, of the next box; NULL: none. */
 extern const struct call_ops *rig_calls;

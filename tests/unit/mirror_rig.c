@@ -17,40 +17,24 @@ const char *const mirror_secret[] = {"create=secret", "create_secret_env=PHUB_TE
 
 /* ---- messages ---- */
 
-static void fill_job(const struct mirror_shape *shape, Phub__Job *job, Phub__Hypers *hypers, Phub__Hypers **groups)
+static struct rig_job mirror_job_of(const struct mirror_shape *shape)
 {
-	phub__job__init(job);
-	phub__hypers__init(hypers);
-	hypers->lr = 0.01;
-	hypers->momentum = 0.9;
-	hypers->weight_decay = 0.1;
-	hypers->beta1 = 0.9;
-	hypers->beta2 = 0.999;
-	hypers->eps = 1e-8;
-	groups[0] = hypers;
-	job->generation = shape->generation ? shape->generation : 1;
-	job->optimizer = (Phub__Optimizer)shape->optimizer;
-	job->reduce = shape->mean ? PHUB__REDUCE__MEAN : PHUB__REDUCE__SUM;
-	job->sync = (Phub__Sync)shape->sync;
-	job->lost = (Phub__Lost)shape->lost;
-	job->quorum = shape->quorum;
-	job->chunk_bytes = 4096;
-	job->key_count = MIRROR_KEYS;
-	job->groups = groups;
-	job->n_groups = 1;
-	job->transport = (char *)(uintptr_t) "loop";
+	return (struct rig_job){.generation = shape->generation ? shape->generation : 1,
+		.optimizer = shape->optimizer,
+		.reduce = shape->mean ? PHUB__REDUCE__MEAN : PHUB__REDUCE__SUM,
+		.sync = shape->sync,
+		.lost = shape->lost,
+		.quorum = shape->quorum,
+		.chunk_bytes = 4096,
+		.lr = 0.01,
+		.weight_decay = 0.1};
 }
 
 void mirror_say_job(struct actor *a, const struct mirror_shape *shape)
 {
-	Phub__Control control = PHUB__CONTROL__INIT;
-	Phub__Hypers hypers, *groups[1];
-	Phub__Job job;
+	const struct rig_job job = mirror_job_of(shape);
 
-	fill_job(shape, &job, &hypers, groups);
-	control.message_case = PHUB__CONTROL__MESSAGE_JOB;
-	control.job = &job;
-	actor_say(a, &control);
+	actor_job(a, &job, MIRROR_KEYS);
 }
 
 void mirror_say_keys(struct actor *a, const struct mirror_shape *shape)
@@ -80,15 +64,15 @@ void mirror_say_mirror(struct actor *a, const struct mirror_shape *shape, const 
 {
 	Phub__Control control = PHUB__CONTROL__INIT;
 	Phub__Mirror message = PHUB__MIRROR__INIT;
-	Phub__Hypers hypers, *groups[1];
+	const struct rig_job job = mirror_job_of(shape);
+	struct rig_job_message said;
 	uint8_t cores[256];
-	Phub__Job job;
 
-	fill_job(shape, &job, &hypers, groups);
+	rig_job_fill(&job, MIRROR_KEYS, &said);
 	assert_true(like->spec.plan.chunk_count <= sizeof(cores));
 	for (uint32_t i = 0; i < like->spec.plan.chunk_count; i++)
 		cores[i] = (uint8_t)like->core_of_chunk[i];
-	message.job = &job;
+	message.job = &said.job;
 	message.world = MIRROR_WORLD;
 	message.core_of_chunk.data = cores;
 	message.core_of_chunk.len = like->spec.plan.chunk_count;
