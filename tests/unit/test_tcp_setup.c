@@ -281,26 +281,37 @@ static void test_stranger_talks_nonsense(void **state)
 	tcp_rig_close(&rig);
 }
 
+/* A stranger dials, is accepted, and has the hello of a worker that knows the key; the socket. */
+static int stranger_dial(struct tcp_rig *rig, uint8_t hello[HANDSHAKE_HELLO_BYTES])
+{
+	uint8_t nonce[HANDSHAKE_NONCE_BYTES];
+	struct handshake shake;
+	const uint8_t *output;
+	size_t n;
+	int fd = tcp_rig_dial(rig);
+
+	assert_int_equal(accept_once(rig, clock_now_ns()), -EAGAIN);
+	handshake_begin_worker(&shake, 7, 2, tcp_rig_key);
+	tcp_rig_read(fd, nonce, sizeof(nonce));
+	assert_int_equal(handshake_input(&shake, nonce, sizeof(nonce)), 0);
+	output = handshake_output(&shake, &n);
+	assert_int_equal(n, HANDSHAKE_HELLO_BYTES);
+	memcpy(hello, output, n);
+	return fd;
+}
+
 /* More than the hello, in one go: what follows is not lost, and is judged as messages. */
 static void test_stranger_is_hasty(void **state)
 {
 	struct wire_header h = tcp_rig_header(WIRE_PULL, 0, 0, 5);
 	uint8_t bytes[HANDSHAKE_HELLO_BYTES + WIRE_HEADER_BYTES];
-	uint8_t nonce[HANDSHAKE_NONCE_BYTES];
-	struct handshake shake;
 	struct tcp_rig rig;
 	struct conn *c;
 	struct err e = {0};
-	size_t n;
 	int fd;
 
 	tcp_rig_open(&rig, NULL, 1, 1024);
-	fd = tcp_rig_dial(&rig);
-	assert_int_equal(accept_once(&rig, clock_now_ns()), -EAGAIN);
-	handshake_begin_worker(&shake, 7, 2, tcp_rig_key);
-	tcp_rig_read(fd, nonce, sizeof(nonce));
-	assert_int_equal(handshake_input(&shake, nonce, sizeof(nonce)), 0);
-	memcpy(bytes, handshake_output(&shake, &n), HANDSHAKE_HELLO_BYTES);
+	fd = stranger_dial(&rig, bytes);
 	wire_encode(&h, bytes + HANDSHAKE_HELLO_BYTES);
 	tcp_rig_write(fd, bytes, sizeof(bytes));
 	c = tcp_rig_accept(&rig);
@@ -315,24 +326,16 @@ static void test_stranger_is_hasty(void **state)
 /* One byte at a time; meanwhile others come and go. */
 static void test_stranger_is_slow(void **state)
 {
-	uint8_t nonce[HANDSHAKE_NONCE_BYTES];
-	struct handshake shake;
-	const uint8_t *hello;
+	uint8_t hello[HANDSHAKE_HELLO_BYTES];
 	struct conn *box;
 	struct conn *worker;
 	struct tcp_rig rig;
 	struct conn *c;
-	size_t n;
 	int fd;
 
 	tcp_rig_open(&rig, NULL, 1, 1024);
-	fd = tcp_rig_dial(&rig);
-	assert_int_equal(accept_once(&rig, clock_now_ns()), -EAGAIN);
-	handshake_begin_worker(&shake, 7, 2, tcp_rig_key);
-	tcp_rig_read(fd, nonce, sizeof(nonce));
-	assert_int_equal(handshake_input(&shake, nonce, sizeof(nonce)), 0);
-	hello = handshake_output(&shake, &n);
-	for (size_t i = 0; i < n; i++) {
+	fd = stranger_dial(&rig, hello);
+	for (size_t i = 0; i < sizeof(hello); i++) {
 		assert_int_equal(accept_once(&rig, clock_now_ns()), -EAGAIN);
 		tcp_rig_connect(&rig, &box, &worker);
 		drop_both(&rig, box, worker);
@@ -558,6 +561,7 @@ static void test_admit_errors(void **state)
 {
 	struct conn_spec too_large;
 	struct linger linger = {.l_onoff = 1};
+	uint8_t hello[HANDSHAKE_HELLO_BYTES];
 	struct tcp_rig rig;
 	struct conn *c;
 	struct err e = {0};
@@ -574,23 +578,13 @@ static void test_admit_errors(void **state)
 	assert_int_equal(tcp_rig_established(&rig, c, &e), -ENOSPC);
 	rig.worker->ops->abandon(rig.worker, c);
 
-	{
-		uint8_t bytes[HANDSHAKE_BYTES_MAX];
-		struct handshake shake;
-		size_t n;
-
-		fd = tcp_rig_dial(&rig);
-		assert_int_equal(accept_once(&rig, clock_now_ns()), -EAGAIN);
-		handshake_begin_worker(&shake, 7, 2, tcp_rig_key);
-		tcp_rig_read(fd, bytes, HANDSHAKE_NONCE_BYTES);
-		assert_int_equal(handshake_input(&shake, bytes, HANDSHAKE_NONCE_BYTES), 0);
-		tcp_rig_write(fd, handshake_output(&shake, &n), HANDSHAKE_HELLO_BYTES);
-		c = tcp_rig_accept(&rig);
-		setsockopt(fd, SOL_SOCKET, SO_LINGER, &linger, sizeof(linger));
-		close(fd);
-		rc = rig.box->ops->admit(rig.box, c, &rig.box_spec, &e);
-		assert_true(rc == -ECONNRESET || rc == -EPIPE);
-	}
+	fd = stranger_dial(&rig, hello);
+	tcp_rig_write(fd, hello, sizeof(hello));
+	c = tcp_rig_accept(&rig);
+	setsockopt(fd, SOL_SOCKET, SO_LINGER, &linger, sizeof(linger));
+	close(fd);
+	rc = rig.box->ops->admit(rig.box, c, &rig.box_spec, &e);
+	assert_true(rc == -ECONNRESET || rc == -EPIPE);
 	tcp_rig_close(&rig);
 }
 
