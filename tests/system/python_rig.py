@@ -4,17 +4,23 @@
 Import it first: it ends the program with status 77 and a reason when something is missing.
 """
 
+import ast
+import atexit
 import contextlib
 import multiprocessing
 import os
 import pathlib
 import pickle
 import re
+import runpy
+import select
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import traceback
 
@@ -130,6 +136,117 @@ def workers(world, function, *arguments):
     return [answer for _, answer in answers]
 
 
+STUB = """#!/usr/bin/python3 -IS
+import os, signal, socket, sys
+server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+server.connect({path!r})
+request = {script!r}, os.getcwd(), dict(os.environ), sys.argv[1:], os.getpgid(0)
+socket.send_fds(server, [repr(request).encode()], [0, 1, 2])
+status = server.recv(1)
+if not status:
+    os.kill(os.getpid(), signal.SIGKILL)
+os._exit(status[0])
+"""
+REQUEST_MAX = 1 << 20
+
+
+class Preloaded:
+    """Scripts that launchers start without the cost of their imports (2 to 3 CPU seconds for torch).
+
+    command(script) is a small program, the stub. A server, which is a fork of this process, forks a child for each stub that starts.
+    The child runs the script with the stub's arguments, environment, folder, files and process group. Stub and child die together.
+    """
+
+    def __init__(self, warm=lambda: None):
+        """warm() runs in the server: what all scripts share in memory."""
+        self.folder = tempfile.TemporaryDirectory(prefix="phub-test-")
+        self.path = f"{self.folder.name}/socket"
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        listener.bind(self.path)
+        listener.listen(64)
+        ending, self.alive = os.pipe()
+        sys.stdout.flush()
+        self.pid = os.fork()
+        if self.pid == 0:
+            os.close(self.alive)
+            _forked(lambda: (warm(), _serve(listener, ending)))
+        listener.close()
+        os.close(ending)
+        atexit.register(self.stop)
+
+    def command(self, script):
+        fd, path = tempfile.mkstemp(prefix="stub-", dir=self.folder.name)
+        with open(fd, "w") as file:
+            file.write(STUB.format(path=self.path, script=str(script)))
+        os.chmod(path, 0o755)
+        return path
+
+    def stop(self):
+        """Waits for the server, so that its CPU time and its children's count as this test's."""
+        os.close(self.alive)
+        os.waitpid(self.pid, 0)
+        self.folder.cleanup()
+
+
+def _forked(function, tell=lambda status: None):
+    """Ends this process, which os.fork() made, as an interpreter ends after function(), but without the test's exit handlers.
+    tell(status) runs when all output is written."""
+    status = 0
+    try:
+        function()
+    except SystemExit as e:
+        status = e.code if isinstance(e.code, int) else int(e.code is not None)
+        if status and not isinstance(e.code, int):
+            print(e.code, file=sys.stderr)
+    except BaseException:
+        traceback.print_exc()
+        status = 1
+    sys.stdout.flush()
+    sys.stderr.flush()
+    tell(status)
+    os._exit(status)
+
+
+def _serve(listener, ending):
+    """Forks for each stub, until the test has ended; then waits for the children."""
+    while ending not in (ready := select.select([listener, ending], [], [])[0]):
+        if listener in ready:
+            stub = listener.accept()[0]
+            if os.fork() == 0:
+                listener.close()
+                _forked(lambda: _become(stub), lambda status: stub.send(bytes([status])))
+            stub.close()
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG) != (0, 0):
+                pass
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            os.wait()
+
+
+def _become(stub):
+    """Runs the script as the stub's process would."""
+    request, files, _, _ = socket.recv_fds(stub, REQUEST_MAX, 3)
+    script, folder, environment, words, group = ast.literal_eval(request.decode())
+    for number, file in enumerate(files):
+        os.dup2(file, number)
+        os.close(file)
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(environment)
+    with contextlib.suppress(OSError):  # a group of another session
+        os.setpgid(0, group)
+
+    def follow():
+        stub.recv(1)  # the stub says nothing: its end is all that comes
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    threading.Thread(target=follow, daemon=True).start()
+    sys.argv[:] = [script, *words]
+    sys.path.insert(0, str(pathlib.Path(script).parent))
+    runpy.run_path(script, run_name="__main__")
+
+
 @contextlib.contextmanager
 def raises(kind, *words):
     """The block must raise `kind` with all `words` in its text."""
@@ -147,7 +264,7 @@ def run(tests, box):
     passed = failed = 0
     chosen = [t for t in tests if not sys.argv[1:] or any(word in t.__name__ for word in sys.argv[1:])]
     for number, test in enumerate(chosen, 1):
-        begun = time.monotonic()
+        begun, cpu = time.monotonic(), sum(os.times()[:4])
         name = f"{number} {test.__name__}"
         try:
             why = test(box)
@@ -156,7 +273,7 @@ def run(tests, box):
             print(f"not ok {name}\n# " + traceback.format_exc().replace("\n", "\n# "))
             continue
         passed += 1
-        took = f"{time.monotonic() - begun:.1f} s"
+        took = f"{time.monotonic() - begun:.1f} s, CPU {sum(os.times()[:4]) - cpu:.1f} s"
         print(f"ok {name}" + (f" # SKIP {why}" if isinstance(why, str) else f" # {took}"), flush=True)
     if not box.stop():
         failed += 1

@@ -4,6 +4,7 @@
 
 This process only forks, as in test_sites_python.py, and workers compute."""
 import contextlib
+import functools
 import io
 import json
 import os
@@ -24,6 +25,27 @@ def no_data():
     """Why the demo cannot run here, or None."""
     there = pathlib.Path(os.environ.get("FASHION_MNIST", "/usr/share/datasets/fashion-mnist"), "train-images-idx3-ubyte.gz").exists()
     return None if there else "no Fashion-MNIST here (deploy/deps.sh demo)"
+
+
+def warm():
+    """For all that follow in one process: the data, and what else costs time before the first step."""
+    sys.path.insert(0, str(EXAMPLE.parent))
+    import train
+
+    train.load = functools.cache(train.load)
+    for part in ("train", "t10k"):
+        train.load(part)
+
+
+@functools.cache
+def preloaded():
+    return rig.Preloaded(warm)
+
+
+@functools.cache
+def example():
+    """The example, without its imports and the reading of its data."""
+    return preloaded().command(EXAMPLE)
 
 
 def test_example(box):
@@ -58,9 +80,26 @@ def test_example_replays(box):
     with tempfile.TemporaryDirectory() as folder:
         command = [rig.BUILD / "phub", "scout", "run", "--sites", "2", "--policy", "replay", "--algorithm", "dgc", "--thetas", ".1,.01",
                    "--box",
-                   box.url("replays"), "--out", f"{folder}/log", "--", EXAMPLE, "--steps", "20", "--period", "10"]
+                   box.url("replays"), "--out", f"{folder}/log", "--", example(), "--steps", "20", "--period", "10"]
         done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=rig.RESULT_S)
     assert done.returncode == 0 and re.search(r"\[0\] step 10: .*loosens, theta 0.01 from here on", done.stdout), done
+
+
+# The example at a site that is killed in its 13th step, when the log has a decision.
+DIES = """
+import os, signal, sys
+sys.path.insert(0, {folder!r})
+import sites
+
+def dying(count, seed, batches=sites.batches):
+    for step, batch in enumerate(batches(count, seed)):
+        if step == 12:
+            os.kill(os.getpid(), signal.SIGKILL)
+        yield batch
+
+sites.batches = dying
+sites.main()
+"""
 
 
 def test_example_loses(_):
@@ -68,10 +107,12 @@ def test_example_loses(_):
     if no_data():
         return no_data()
     with tempfile.TemporaryDirectory() as folder:
-        script = f'if [ $RANK = 1 ]; then (until grep -qs decision {folder}/log; do sleep 0.05; done; kill -9 $$) & fi; exec "$0" --steps 300 --theta 5'
+        dies = pathlib.Path(folder, "dies.py")
+        dies.write_text(DIES.format(folder=str(EXAMPLE.parent)))
+        script = f'if [ $RANK = 1 ]; then set -- {preloaded().command(dies)}; else set -- "$0"; fi; exec "$1" --steps 60 --theta 5'
         command = [rig.BUILD / "phub", "scout", "run", "--sites", "3", "--lost", "shrink", "--policy", "fixed", "--period", "5",
                    "--out", f"{folder}/log", "--",
-                   "sh", "-c", script, EXAMPLE]
+                   "sh", "-c", script, example()]
         done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=rig.RESULT_S)
         lines = [json.loads(line) for line in pathlib.Path(folder, "log").read_text().splitlines()]
     assert done.returncode == 0 and "[0] sites.py: sites 0, 2 of 3 are left: scored is the model that they ended with\n" in done.stdout, done
@@ -84,10 +125,10 @@ def test_example_without_log(box):
     """A run that talks at its end alone has sent one model, and BSP saves nothing against itself."""
     if no_data():
         return no_data()
-    done = subprocess.run([EXAMPLE, "--url", box.url("silent"), "--theta", "1000", "--steps", "3"], capture_output=True, text=True,
+    done = subprocess.run([example(), "--url", box.url("silent"), "--theta", "1000", "--steps", "3"], capture_output=True, text=True,
                           stdin=subprocess.DEVNULL, timeout=rig.RESULT_S)
     assert done.returncode == 0 and "; a site has sent 30952 bytes, 3.0 times fewer than BSP\n" in done.stdout, done
-    done = subprocess.run([EXAMPLE, "--url", box.url("bsp"), "--algorithm", "bsp", "--steps", "3"], capture_output=True, text=True,
+    done = subprocess.run([example(), "--url", box.url("bsp"), "--algorithm", "bsp", "--steps", "3"], capture_output=True, text=True,
                           stdin=subprocess.DEVNULL, timeout=rig.RESULT_S)
     assert done.returncode == 0 and f"; a site has sent {3 * 30952} bytes, as many as BSP\n" in done.stdout, done
     return None
@@ -100,7 +141,7 @@ def test_example_refuses(box):
     for words, status, text in ((["--steps", "-3"], 2, "--steps: -3: allowed are 1 to 2^32 - 1"),
                                 (["--theta", "0.5"], 1, "cannot have a theta of 0.5"),
                                 (["--policy", "hill", "--theta", "3"], 1, "3.0 is not in the grid")):
-        done = subprocess.run([EXAMPLE, "--url", box.url("refused"), *words], capture_output=True, text=True, stdin=subprocess.DEVNULL,
+        done = subprocess.run([example(), "--url", box.url("refused"), *words], capture_output=True, text=True, stdin=subprocess.DEVNULL,
                               timeout=rig.RESULT_S)
         assert done.returncode == status and text in done.stderr and "Traceback" not in done.stderr and not done.stdout, done
     return None
@@ -145,8 +186,7 @@ def test_example_drifts(box):
     for more in ([], ["--drift", "8:100"], ["--outer", "nesterov"]):
         with tempfile.TemporaryDirectory() as folder:
             command = [rig.BUILD / "phub", "scout", "run", "--sites", "2", "--box", box.url(f"drifts{len(found)}"),
-                       "--out", f"{folder}/log", "--", EXAMPLE,
-                       "--steps", "16", "--theta", "4", "--skew", "0", *more]
+                       "--out", f"{folder}/log", "--", example(), "--steps", "16", "--theta", "4", "--skew", "0", *more]
             done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=rig.RESULT_S)
             assert done.returncode == 0, done
             end = json.loads(pathlib.Path(folder, "log").read_text().splitlines()[-1])

@@ -16,7 +16,7 @@ import time
 
 import python_rig as rig
 from python_rig import raises
-from test_sites_example import EXAMPLE, no_data
+from test_sites_example import example as script, no_data
 from test_sites_python import WORLD, batch, bytes_of, connect, data_of, make_net, numpy, phub, replace, torch, workers
 
 STEPS = 60
@@ -286,11 +286,11 @@ def test_box_lost_as_it_goes_on(_):
 
 
 def example(folder, name, *words):
-    command = [rig.BUILD / "phub", "scout", "run", "--sites", "2", "--policy", "scout+", "--out", f"{folder}/{name}.jsonl", "--", EXAMPLE,
+    command = [rig.BUILD / "phub", "scout", "run", "--sites", "2", "--policy", "scout+", "--out", f"{folder}/{name}.jsonl", "--", script(),
                "--period", "10",
                "--drift", "20:100", "--steps", "70", *words]  # fmt: skip
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, stdin=subprocess.DEVNULL,
-                            start_new_session=True)
+                            process_group=0)
 
 
 def end_of(process):
