@@ -19,7 +19,7 @@ from python_rig import raises
 from test_sites_example import example as script, no_data
 from test_sites_python import WORLD, batch, bytes_of, connect, data_of, make_net, numpy, phub, replace, torch, workers
 
-STEPS = 60
+STEPS = 50
 RUNS = {"local": {"theta": 7}, "gaia": {"algorithm": "gaia", "theta": 0.1}, "dgc": {"algorithm": "dgc", "theta": 0.05},
         "diloco": {"theta": 6, "outer": "nesterov"},
         "hill": {"scout": {"policy": "hill", "thetas": [1, 2, 5, 10], "first": 5, "period": 10}},
@@ -213,6 +213,7 @@ def halved(rank, url, folder, began, part):
     breaks, loads = part in ("again", "other", "bare"), part in ("again", "other") or (part == "bare" and rank == 1)
     with phub.connect(url, rank=rank, world=2, transport="tcp", resume=60) as worker:
         weights = numpy.load(f"{folder}/{rank}.npy") if loads else numpy.full(LARGE, rank, numpy.float32)
+        gradient = numpy.empty_like(weights)
         site = phub.Site(worker, "local", 4, outer="nesterov", log=f"{folder}/log" if rank == (part == "other") else None)
         site.tensor("w", weights.ctypes.data, LARGE)
         if loads:
@@ -243,7 +244,7 @@ def halved(rank, url, folder, began, part):
             if step == 5 and part == "saved":
                 numpy.save(f"{folder}/{rank}.npy", weights)
                 pathlib.Path(folder, f"{rank}.state").write_bytes(site.save())
-            gradient = (weights - rank + 0.1 * step).astype(numpy.float32)
+            numpy.subtract(weights, numpy.float32(rank - 0.1 * step), out=gradient)  # new pages would cost more than all else
             call = lambda: site.step([gradient.ctypes.data], 0.1)  # noqa: B023, E731
         site.close()
     return weights.tobytes(), starts, lost
