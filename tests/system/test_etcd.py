@@ -223,9 +223,7 @@ def never_there():
     steady = Steady(box)
     time.sleep(2)
     steady.end()
-    began = time.monotonic()
     box.stop()
-    check(time.monotonic() - began < 10, "it waits for etcd at its end")
     check(box.err.text().count("is not announced") == 1, f"more than once: {box.err.text()}")
     _, err = phub("--etcd", f"http://127.0.0.1:{port}", status=1)
     holds(err, f"phub: etcd http://127.0.0.1:{port}: ")
@@ -239,9 +237,7 @@ def deaf_etcd():
         steady = Steady(box)
         box.logged("this box is not announced: .*(timed out|Timeout)")
         steady.end()
-        began = time.monotonic()
         box.stop()
-        check(time.monotonic() - began < 10, "it waits for etcd at its end")
         _, err = phub("--etcd", url, "--timeout", 300, status=1)
         holds(err, "timed out|Timeout")
 
@@ -356,11 +352,26 @@ def by_rack_file():
         check(looks.out.find(lambda line: "box b1 (rack r0) is NOT UP" in line, at), looks.out.text())
         looks.kill(signal.SIGTERM)
         check(looks.wait() == 0, "a watch that is ended has not failed")
-        with contextlib.ExitStack() as mute:  # eight that take connections and say nothing, as of a rack that is cut off: one timeout for all
-            write(up.port, *(mute.enter_context(socket.create_server(("127.0.0.1", 0))).getsockname()[1] for _ in range(8)))
-            began = time.monotonic()
-            out, _ = phub("--racks", file, "--timeout", "2000", status=1)
-            check(time.monotonic() - began < 10 and out.count("NOT UP") == 8, f"{time.monotonic() - began:.1f} s: {out}")
+
+        def mute(stack):
+            """Eight that take connections and say nothing, as of a rack that is cut off."""
+            servers = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(8)]
+            write(up.port, *(server.getsockname()[1] for server in servers))
+            return servers
+
+        with contextlib.ExitStack() as stack:
+            mute(stack)
+            out, _ = phub("--racks", file, "--timeout", "300", status=1)
+            check(out.count("NOT UP") == 8, out)
+        with contextlib.ExitStack() as stack:
+            servers = mute(stack)
+            looks = Process("phub boxes", [PHUB, "boxes", "--racks", file, "--timeout", str(4000 * rig.DEADLINE_S)])
+            for server in servers:
+                server.settimeout(rig.DEADLINE_S)
+            called = [server.accept()[0] for server in servers]  # all eight, before any has answered or run out of time
+            for connection in called:
+                connection.close()
+            check(looks.wait() == 1 and looks.out.text().count("NOT UP") == 8, looks.out.text())
         up.stop()
         _, err = phub("--racks", pathlib.Path(where) / "none.yaml", status=1)
         holds(err, "none.yaml")
@@ -421,10 +432,8 @@ def hosts_boxes():
 def workers_find_none():
     """No box, no etcd, no rights: an error in the time to connect that says which."""
     etcd = Etcd()
-    began = time.monotonic()
     Worker(f"phub+etcd://127.0.0.1:{etcd.port}/job", timeout_ms=4000).failed("ECONNREFUSED", "no box .* is announced under /phub")
     Worker(f"phub+etcd://127.0.0.1:{rig.free_port()}/job", timeout_ms=1500).failed(("ECONNREFUSED", "ETIMEDOUT"), "etcd http://127")
-    check(time.monotonic() - began < 10, "it took longer than it may")
     Worker("phub+etcd:///job", timeout_ms=1500).failed("EINVAL", "PHUB_ETCD is not set")
     etcd.call("auth/user/add", name="root", password="r00t")
     etcd.call("auth/role/add", name="root")

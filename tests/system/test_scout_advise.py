@@ -171,7 +171,7 @@ def advise_waits():
         first = a.call()
         first.sendall(json.dumps(report(0, 100, 10)).encode() + b"\n")
         check(a.ask(report(0, 100, 80))[0]["action"] == "tightens", "of three two have reported")
-        check(0.3 < time.monotonic() - began < 20, f"{time.monotonic() - began} s")
+        check(0.3 < time.monotonic() - began < 55, f"{time.monotonic() - began} s, of 60 without the option")
         first.close()
         answer = a.ask({"site": 1, "step": 200, "bytes": 5})[0]
         check(answer["action"] == "falls back", str(answer))
@@ -374,8 +374,7 @@ def advise_refused():
     It may say it better, but not undo what it has said; strangers spoil nothing"""
     wrong, why = report(1, 100, 70, bytes=-1), "bytes is no whole number from 0 to 2^53"
     (FOLDER / "secret").write_text("open sesame\n")
-    with Advisor("--wait", "30", sites=3) as a:
-        began = time.monotonic()
+    with Advisor("--wait", "9999", sites=3) as a:  # whoever is waited for is so beyond the deadline of ask()
         check(a.ask(wrong)[0] == {"error": why}, "before the others")
         answer = a.ask(report(0, 100, 70), report(2, 100, 70))[0]
         check(answer["window"] == 0 and answer["sync_every"] == 2, str(answer))
@@ -397,7 +396,6 @@ def advise_refused():
             a.ask({**wrong, "step": 500})  # as it has said what is right already
             answer = a.ask(report(0, 500, 70), report(2, 500, 70))[0]
             check(answer == json.loads(answers.readline()) and "report" not in answer["reason"], str(answer))
-        check(time.monotonic() - began < 20, f"{time.monotonic() - began} s")
     with Advisor("--secret-file", "secret", "--wait", "0.5", sites=2) as a:
         for line in ({**wrong, "secret": "sesame"}, b'{"site":1,"step":1,"secret":5}', b"{", {**wrong, "step": 0, "secret": "open sesame"}):
             check("error" in a.ask(line)[0], str(line))  # of whom it is nobody knows, or it only asks

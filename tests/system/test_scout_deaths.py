@@ -86,7 +86,7 @@ def run_box_is_silent():
         began = time.monotonic()
         err = phub("run", "--box", "phub://127.0.0.1:%d/job" % deaf.getsockname()[1], "--", "true", status=1)[1]
         holds(err, "no answer within 5 s; start one there with phubd, or leave --box away")
-        check(4 < time.monotonic() - began < 15, f"{time.monotonic() - began:.1f} s")
+        check(time.monotonic() - began > 4, f"{time.monotonic() - began:.1f} s")
 
 
 def who_was_there():

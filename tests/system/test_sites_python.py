@@ -243,9 +243,8 @@ def test_newcomer(box):
         workers(WORLD, newcomer, box, pathlib.Path(folder, "done"))
 
 
-def errors(rank, box):
-    weights = numpy.zeros(8, numpy.float32)
-    gradient = numpy.ones(8, numpy.float32)
+def errors(rank, box, told):
+    weights, gradient = numpy.zeros(8, numpy.float32), numpy.ones(8, numpy.float32)
     with connect(box, "errors", rank, 2) as worker:
         site = phub.Site(worker, "gaia", scout={"thetas": [0.1], "policy": "fixed"})
         site.tensor("w", weights.ctypes.data, 8)
@@ -262,7 +261,7 @@ def errors(rank, box):
             site.step([None, None], 0.1)
         assert site.decision is None
         if rank == 1:
-            time.sleep(2)
+            assert told.wait(rig.RESULT_S)
         else:
             try:
                 site.step([gradient.ctypes.data], 0.1, timeout=0.3)
@@ -275,6 +274,7 @@ def errors(rank, box):
                     raise AssertionError("it was taken while an exchange was on its way")
                 except phub.Error as e:
                     assert e.code == errno.EBUSY, e
+            told.set()
             site.wait()
         if rank == 1:
             site.step([gradient.ctypes.data], 0.1)
@@ -302,7 +302,7 @@ def errors(rank, box):
 
 
 def test_errors(box):
-    workers(2, errors, box)
+    workers(2, errors, box, rig.fork.Event())
 
 
 def logs(rank, box, path):
@@ -329,7 +329,7 @@ def test_logs(box):
         workers(1, logs, box, pathlib.Path(folder, "log"))
 
 
-def leaves(rank, box):
+def leaves(rank, box, told):
     """With an exchange on its way: memory is the caller's again, and the others are told."""
     weights = numpy.zeros(100000, numpy.float32)
     worker = connect(box, "leaves", rank, 2)
@@ -339,18 +339,18 @@ def leaves(rank, box):
     if rank == 0:
         with raises(phub.TimeoutError):
             site.step([weights.ctypes.data], 0.1, timeout=0.1)
-        site.close()
     else:
-        time.sleep(1)
+        assert told.wait(rig.RESULT_S)
         with raises(phub.Error, "rank 0"):
             for _ in range(3):
                 site.step([weights.ctypes.data], 0.1, timeout=5)
-        site.close()
+    site.close()
+    told.set()
     worker.close()
 
 
 def test_leaves(box):
-    workers(2, leaves, box)
+    workers(2, leaves, box, rig.fork.Event())
 
 
 # ---- models ----
