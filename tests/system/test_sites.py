@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sites with skewed data at a box: the same bits as a loop in one process, whoever dies, comes late, lies, or is lost with the box."""
 import errno
+import functools
 import json
 import pathlib
 import random
@@ -57,6 +58,7 @@ def sites(box, job, world=WORLD, **arguments):
             for rank in range(world)]
 
 
+@functools.cache
 def loop(world=WORLD, **arguments):
     """What each of the sites has in the end when their sum is a loop in one process."""
     process = rig.Process("loop", [SKEWED, "loop", f"world={world}", *words(arguments)])
@@ -90,14 +92,13 @@ def algorithms():
 
 def outer_optimizers():
     """FedAvgM, DiLoCo, FedAdagrad, FedAdam and FedYogi as a loop; the box's Nesterov near the sites' own"""
-    box = rig.Box()
+    box, diloco = rig.Box(), None
     for outer in ("momentum", "nesterov", "adagrad", "adam", "yogi"):
         ends = as_loop(box, outer, algorithm="local", theta=5, outer=outer)
-        if outer == "nesterov":
-            diloco = ends
+        diloco = ends if outer == "nesterov" else diloco
     ends = [site.end() for site in sites(box, "box", algorithm="local", theta=5, outer="box")]
-    for end, want in zip(ends, diloco, strict=True):
-        check(end["exchanges"] == 20 and abs(end["distance"] - want["distance"]) < 1e-4, f"{end} is not near {want}")
+    check(all(end["exchanges"] == 20 and abs(end["distance"] - want["distance"]) < 1e-4 for end, want in zip(ends, diloco, strict=True)),
+          f"{ends} are not near {diloco}")
     check(len({end["trained"] for end in ends}) == 1, "weights differ after an exchange")
     box.stop()
 
@@ -147,8 +148,8 @@ def finishes():
                 more = [sum(end[kind] for end in after) - sum(end[kind] for end in before) for kind in ("bytes", "bytes_travel")]
                 whole = 3 * 4 * 1290
                 shown = 4 * 10 * (2 if name == "uneven" else 3)
-                want = {"bsp": (whole, shown), "dgc": (more[0], shown), "local": (3 * 5200,
-                        0), "nesterov": (3 * 5200, 0), "exchanged": (0, 0)}.get(name, (whole + 5200, shown))
+                want = {"bsp": (whole, shown), "dgc": (more[0], shown), **dict.fromkeys(("local", "nesterov"), (3 * 5200, 0)),
+                        "exchanged": (0, 0)}.get(name, (whole + 5200, shown))
                 check(tuple(more) == want and (name != "dgc" or whole / 2 < more[0] <= whole), f"{name}: {more} bytes more, not {want}")
                 check(after[0]["exchanges"] == before[0]["exchanges"] + (name != "exchanged"), f"{name}: {after[0]} after {before[0]}")
                 end = json.loads(path.read_text().splitlines()[-1])
@@ -281,8 +282,7 @@ def off():
                 for other, end in zip(ends, without, strict=True):
                     check(other["hash"] == end["hash"] and other["bytes"] == end["bytes"], f"{other} is not {end}")
                 check([line["scout"] for line in lines] == ["run"] + ["decision"] * windows + ["end"], f"{lines}")
-                check(lines[0]["policy"] == "fixed" and lines[0]["model_bytes"] == 5200 and lines[0]["bsp_bytes"] == 5160
-                      and lines[0]["first"] == theta, f"{lines[0]}")
+                check([lines[0][name] for name in ("policy", "model_bytes", "bsp_bytes", "first")] == ["fixed", 5200, 5160, theta], f"{lines[0]}")
                 sent = sum(end["bytes"] for end in ends) / WORLD
                 check(abs(lines[-1]["bytes"] - sent) < 1 and lines[-1]["bytes_travel"] == 0 and lines[-1]["theta"] == theta, f"{lines[-1]}")
             check(all(line["AL"] is None and line["next"] == theta and 0 < line["r_all"] < 1 for line in logs[1][1:-1]), f"{logs[1]}")

@@ -69,7 +69,8 @@ def jobs(box):
 def as_plain(racks, job, transport="tcp", **more):
     lazy = {name: more.pop(name) for name in ("lazy_ms", "lost") if name in more}
     ends = [worker.end() for worker in racks.workers(job, transport, **lazy, **more)]
-    check([end["hash"] for end in ends] == plain(**more), f"{job}: {[end['hash'] for end in ends]} and plainly {plain(**more)}")
+    wanted = plain(**more)
+    check([end["hash"] for end in ends] == wanted, f"{job}: {[end['hash'] for end in ends]} and plainly {wanted}")
     return ends
 
 
