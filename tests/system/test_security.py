@@ -159,7 +159,7 @@ def reloaded():
 
     put(*names[0])
     box = Box(tls="require", tls_cert=cert, tls_key=key, cores=1)
-    steady = job(box.url("steady"), 2, transport="tcp", rounds="until-told", report_ms=20, keys="a:1000",
+    steady = job(box.url("steady"), 2, transport="tcp", rounds="until-told", report_ms=20, pause_us=2000, keys="a:1000",
                  env={"PHUB_TLS_PIN": pin_of(names[0][0])})
     for worker in steady:
         worker.event("progress")
@@ -311,8 +311,8 @@ def encrypted_to_a_standby():
 
 def encrypted_is_not_changed():
     """a byte that is changed on the way ends the worker's connection, with a word for it at both ends; others go on"""
-    box = secret_box(heartbeat_ms=200, warn_ms=500, lost_ms=1000)
-    steady = job(box.url("others"), 2, env=ENCRYPTED, rounds="until-told", keys="w:5000", transport="tcp")
+    box = secret_box()
+    steady = job(box.url("others"), 2, env=ENCRYPTED, rounds="until-told", keys="w:5000", transport="tcp", pause_us=1000)
 
     def spoil(at, heard):
         if not at <= 200000 < at + len(heard):
