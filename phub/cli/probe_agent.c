@@ -213,15 +213,17 @@ static void *agent_send_stream(void *arg)
 /* All streams at once; then a result for each flow. Returns 0, or why the one who asked cannot be told. */
 static int agent_go(struct agent_control *c, const struct probe_message *m)
 {
-	int rc = 0;
+	int failed, rc = 0;
 
 	for (unsigned i = 0; i < c->stream_count; i++) {
 		struct agent_stream *s = &c->streams[i];
 
 		s->warm_ns = m->warm_ns;
 		s->measure_ns = m->measure_ns;
-		s->rc = -pthread_create(&s->thread, NULL, agent_send_stream, s);
-		s->started = s->rc == 0;
+		failed = -pthread_create(&s->thread, NULL, agent_send_stream, s);
+		s->started = failed == 0;
+		if (failed < 0)
+			s->rc = failed; /* only now: from its start on, the thread writes it */
 	}
 	for (unsigned i = 0; i < c->stream_count; i++)
 		if (c->streams[i].started)
