@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "client/api.h"
+#include "client/drive.h"
 #include "client/handle.h"
 #include "client/scout/course.h"
 #include "client/scout/environment.h"
@@ -113,6 +114,23 @@ static int sites_check(const struct phub_site *s, const struct phub_site_options
 	return 0;
 }
 
+/* Under the handle's lock: its progress thread runs since phub_connect(). */
+static int sites_take_job(struct phub_site *s, const struct environment *given, struct err *e)
+{
+	phub_t *p = s->phub;
+	int rc;
+
+	drive_lock(p);
+	rc = sites_check_job(p, s->at_box, e);
+	if (rc == 0 && given->lost >= 0) /* the box hears it at the start */
+		p->settings.lost = (enum phub_lost)given->lost;
+	if (rc == 0 && given->reproducible >= 0) /* likewise */
+		p->settings.reproducible = given->reproducible;
+	s->may_lose = p->settings.lost != PHUB_LOST_FAIL;
+	drive_unlock(p);
+	return rc;
+}
+
 /* Of two things one is wrong early, what else there is site_init() and scout_init() say at the start. */
 static int sites_settle(
 	struct phub_site *s, const struct phub_site_options *o, const struct environment *given, struct err *e)
@@ -127,12 +145,7 @@ static int sites_settle(
 	s->at_box = o->algorithm == PHUB_SITE_LOCAL && o->outer == PHUB_OUTER_BOX;
 	rc = sites_check(s, o, e);
 	if (rc == 0)
-		rc = sites_check_job(s->phub, s->at_box, e);
-	if (rc == 0 && given->lost >= 0) /* the box hears it at the start */
-		s->phub->settings.lost = (enum phub_lost)given->lost;
-	if (rc == 0 && given->reproducible >= 0) /* likewise */
-		s->phub->settings.reproducible = given->reproducible;
-	s->may_lose = s->phub->settings.lost != PHUB_LOST_FAIL;
+		rc = sites_take_job(s, given, e);
 	if (rc == 0 && o->scout) {
 		s->scouted = true;
 		rc = options_scout(o->scout, &s->config.algorithm, &s->scout_config, e);
