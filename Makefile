@@ -136,6 +136,7 @@ flags_of = $(if $(filter tests/%,$(1)),-Wno-unused-parameter) \
 	$(if $(filter client/scout/% tests/system/%,$(1)),-ffp-contract=off) \
 	$(if $(filter tests/bench/skew_%,$(1)),$(KERNEL_CFLAGS)) \
 	$(if $(SAN),$(if $(filter tests/bench/skew_kernels.c,$(1)),-O3 -fno-sanitize=all)) \
+	$(if $(filter tests/system/threads.c,$(1)),-fno-sanitize=all) \
 	$(if $(filter client/example%,$(1)),-Iclient) \
 	$(if $(filter $(SRC_dpdk) tests/fuzz/fuzz_dpdk.c,$(1)),$(DPDK_CFLAGS))
 
@@ -332,9 +333,11 @@ BENCH_CYCLES := $(BUILD)/tests/bench/dpdk_cycles
 SKEW_STUDY := $(BUILD)/tests/bench/skew_study
 SKEW_SRC := $(filter-out tests/bench/skew_study.c,$(wildcard tests/bench/skew_*.c))
 BENCH_PROGRAMS := $(BENCH_CYCLES) $(SKEW_STUDY)
-PRELOADS := $(BUILD)/tests/system/slow_disk.so $(BUILD)/tests/system/suspended.so
+PRELOADS := $(addprefix $(BUILD)/tests/system/,slow_disk.so suspended.so)
+# Preloaded into every program of a test, the shell among them: without a sanitizer's library.
+THREADS := $(BUILD)/tests/system/threads.so
 SYSTEM_PROGRAMS := $(BUILD)/tests/system/worker $(BUILD)/tests/system/skewed $(BUILD)/tests/system/racked $(BUILD)/tests/system/segment \
-	$(PRELOADS)
+	$(PRELOADS) $(THREADS)
 SIM_SRC := $(wildcard tests/sim/*.c)
 # What comes in by DPDK's ports can be fuzzed only where there is DPDK.
 FUZZ_SRC := $(filter-out $(if $(HAVE_DPDK),,tests/fuzz/fuzz_dpdk.c),$(wildcard tests/fuzz/fuzz_*.c))
@@ -393,6 +396,11 @@ $(PRELOADS): $(BUILD)/tests/system/%.so: $(BUILD)/obj/tests/system/%.o
 	@mkdir -p $(@D)
 	$(call say,LINK,$@)
 	$(Q)$(CC) -shared $(PROJECT_LDFLAGS) -o $@ $^
+
+$(THREADS): $(call objects,tests/system/threads.c)
+	@mkdir -p $(@D)
+	$(call say,LINK,$@)
+	$(Q)$(CC) -shared $(filter-out $(SAN_$(SAN)),$(PROJECT_LDFLAGS)) -o $@ $^ -ldl
 
 $(BUILD)/sim: $(call objects,$(SIM_SRC)) $(TEST_ARCHIVES)
 	$(call say,LINK,$@)

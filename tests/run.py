@@ -25,6 +25,10 @@ Lines in the head of a test say how it must be run:
   vm: OPTIONS -- ARGUMENTS    a run with arguments beside the plain one
 There may be several vm: lines, for rdma/NAME, rdma/NAME-2 and so on.
 
+tests/threads.txt names the programs that create threads, and is all that the variant thread runs. A library preloaded into the
+tests of the variants gcc and thread tells which programs call pthread_create(): one that is not in the list fails the run, and so
+does a test of the variant thread without the thread that it is listed for. Not looked at: virtual machines and emulated programs.
+
 Environment (make test sets them): BUILD, CC, SAN, CFLAGS, OPT of the variant gcc, which is whatever make builds; SEEDS and
 SEEDS_FROM of the simulation; ARM_RUN; VM, which machine: uml (default), qemu (what the sanitizers for addresses and threads
 need), or nothing, for none; TEST_TIMEOUT, seconds per program; TEST_CPUS, how many CPUs' worth of jobs run at a time.
@@ -50,6 +54,7 @@ CPUS = float(os.environ.get("TEST_CPUS") or len(os.sched_getaffinity(0)))
 JOBS_MAX = int(3 * CPUS)  # processes wait, too, and each slows the others' deadlines down
 WAITS_CPU = 0.25
 SLACK_CPU = 0.5  # what is known of a job is a mean: it computes at times only
+THREADS = "tests/threads.txt"
 SYSTEM_S, MACHINE_S = 30, 40  # what a test is taken for that nobody has timed here
 
 
@@ -65,22 +70,22 @@ class Variant:
     vm: str = ""
     timeout_s: int = 300
     fuzz: bool = False
+    threads: bool = False  # tells which programs create threads
+    listed: bool = False   # runs what THREADS names
 
 
 # clang runs what depends on the compiler: all of C, and the programs as their users meet them; the sanitizers what they can say
-# something about: that for threads every program that makes one (tests/threads.txt), that for addresses RDMA too, in qemu, where
+# something about: that for threads every program that creates one (tests/threads.txt), that for addresses RDMA too, in qemu, where
 # everything is ten times slower: the transport, and not the exchange over it (5 minutes). Where a build is for a sanitizer's
 # reports alone, lines are all that is known of the source: it compiles and links faster.
 VARIANTS = {
-    "gcc": Variant("build", [], ["test-programs", "arm-programs"], arm=True, vm="uml"),
+    "gcc": Variant("build", [], ["test-programs", "arm-programs"], arm=True, vm="uml", threads=True),
     "clang": Variant("build-clang", ["CC=clang", "BUILD=build-clang"], ["test-programs"],
                      "unit suite fuzz/ sim phubd test_cli hostile bad_input library".split(), seeds=200),
     "address": Variant("build-address", ["SAN=address", "CFLAGS=-g1"], ["test-programs"],
                        "unit suite fuzz/ sim phubd racks hostbox bad_input hostile sites_saved -rdma/suite/test_exchange -test_transport- "
                        "-test_verbs_hostile-".split(), seeds=100, vm="qemu", timeout_s=600),
-    "thread": Variant("build-thread", ["SAN=thread", "CFLAGS=-g1"], ["test-programs"],
-                      "unit suite -aggregation -test_fair -test_lift -test_reliable_seeds -test_skew -test_site -test_scout -test_sparse".split(),
-                      timeout_s=600),
+    "thread": Variant("build-thread", ["SAN=thread", "CFLAGS=-g1"], ["test-programs"], seeds=20, timeout_s=600, threads=True, listed=True),
     "fuzz": Variant("build-fuzz", ["CC=clang", "SAN=fuzzer", "BUILD=build-fuzz", "CFLAGS=-g1"], ["fuzz-programs"], fuzz=True),
 }
 LINT = "lint"
@@ -98,9 +103,22 @@ class Job:
     first: bool = False  # others wait for it
     timeout_s: int = 300
     counted: bool = True  # a build that works is no test
+    threads: str = ""     # the library that tells which programs create threads
+    sanitizer: bool = False  # reports go to files, so that no program's end hides one
     began: float = 0.0
     process: object = None
     log: pathlib.Path = None
+    counts: object = None
+
+    def sanitizer_options(self):
+        """The sanitizer's dlopen() does not look where the program's would."""
+        more = f"suppressions={ROOT}/tests/threads.suppressions:log_path={self.log.with_suffix('.sanitizer').resolve()}"
+        return {"TSAN_OPTIONS": f"{self.env['TSAN_OPTIONS']}:{more}", "LD_LIBRARY_PATH": str(ROOT / self.env["BUILD"])}
+
+    def creators(self):
+        """The programs that created threads."""
+        path = self.log.with_suffix(".threads")
+        return set(path.read_text().splitlines()) if path.exists() else set()
 
     @property
     def key(self):
@@ -139,6 +157,18 @@ def wanted(name, words):
     return (not plain or any(word in name for word in plain)) and not any(word[1:] in name for word in words if word.startswith("-"))
 
 
+def read_threads():
+    """(program, test, its cases) for each line of THREADS."""
+    found = []
+    for line in (ROOT / THREADS).read_text().splitlines():
+        program, _, test = line.partition(":")
+        if line and not line.startswith("#"):
+            if not test.split():
+                fail(f"{THREADS}: \"{line}\" names no test; a line is PROGRAM: TEST [CASE...]")
+            found.append((program.strip(), test.split()[0], test.split()[1:]))
+    return found
+
+
 # --- what there is to run -------------------------------------------------------------------------------------------------
 
 
@@ -148,16 +178,25 @@ class Collection:
     def __init__(self, name, variant, words, rdma_here):
         self.name, self.variant, self.words, self.rdma_here = name, variant, words, rdma_here
         self.jobs, self.skips = [], []
+        self.cases = {}  # by test, where THREADS says what is run; those of all its lines, or none for the whole
+        for _, test, cases in read_threads() if variant.listed else []:
+            whole = not cases or self.cases.get(test) == []
+            self.cases[test] = [] if whole else list(dict.fromkeys([*self.cases.get(test, []), *cases]))
         self.env = {"BUILD": variant.build, "LC_ALL": "C", "SEEDS": str(variant.seeds),
                     "ASAN_OPTIONS": os.environ.get("ASAN_OPTIONS") or "abort_on_error=0:detect_stack_use_after_return=1",
                     "UBSAN_OPTIONS": os.environ.get("UBSAN_OPTIONS") or "print_stacktrace=1",
                     "TSAN_OPTIONS": os.environ.get("TSAN_OPTIONS") or "halt_on_error=1:second_deadlock_stack=1"}
 
     def wanted(self, name):
-        return wanted(name, self.variant.words) and wanted(name, self.words)
+        chosen = name.split(" ")[0] in self.cases if self.variant.listed else wanted(name, self.variant.words)
+        return chosen and wanted(name, self.words)
 
     def add(self, name, command, **more):
         if self.wanted(name):
+            command = [*command, *self.cases.get(name, [])]
+            if self.variant.threads and not name.startswith(("arm/", "rdma/")):
+                more = {"threads": str((ROOT / self.variant.build).resolve() / "tests/system/threads.so"), **more}
+            more["sanitizer"] = self.variant.listed
             needs = {f"{self.name}: build"} | more.pop("needs", set())
             self.jobs.append(Job(self.name, name, [str(word) for word in command], self.env, needs, timeout_s=self.variant.timeout_s, **more))
 
@@ -186,11 +225,11 @@ class Collection:
         cpu = WAITS_CPU if said["waits"] else 1
         if said["machines"]:
             if self.variant.vm:
-                self.add(name, command, wall_s=MACHINE_S, needs={f"{self.variant.vm}: kernel"})
+                self.add(name, command, wall_s=MACHINE_S, threads="", needs={f"{self.variant.vm}: kernel"})
             else:
                 self.skip(name, "this variant runs no virtual machine")
             return
-        parts = " ".join(said["parts"]).split()
+        parts = [] if name in self.cases else " ".join(said["parts"]).split()
         for part in parts:
             self.add(f"{name}-{part}", [*command, part], cpu=cpu, wall_s=wall_s)
         if not parts and (not said["vm"] or "-- " in said["vm"][0]):
@@ -262,6 +301,7 @@ def single_variant():
     variant.make = [f"{name}={value}" for name, value in make.items()]
     variant.seeds = int(os.environ.get("SEEDS") or variant.seeds)
     variant.vm = os.environ.get("VM", "uml")
+    variant.threads = make.get("SAN", "thread") == "thread"  # those of other sanitizers must come first in a program
     variant.timeout_s = int(os.environ.get("TEST_TIMEOUT") or (600 if make.get("SAN") else 300))
     if not os.environ.get("ARM_RUN", "qemu"):
         variant.arm, variant.targets = False, ["test-programs"]
@@ -320,9 +360,14 @@ class Queue:
         logs.mkdir(parents=True, exist_ok=True)
         job.log = logs / (re.sub(r"[ /]+", ".", job.name) + ".log")
         env = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL", "MAKEOVERRIDES")}
+        for old in [*logs.glob(f"{job.log.stem}.sanitizer.*"), job.log.with_suffix(".threads")]:
+            old.unlink(missing_ok=True)
+        if job.threads:
+            env |= {"LD_PRELOAD": job.threads, "PHUB_TEST_THREADS": str(job.log.with_suffix(".threads").resolve())}
+        options = job.sanitizer_options() if job.sanitizer else {}
         with open(job.log, "wb") as log:
             job.process = subprocess.Popen(job.command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, cwd=ROOT,
-                                           env={**env, **job.env}, start_new_session=True)
+                                           env={**env, **job.env, **options}, start_new_session=True)
         job.began = time.monotonic()
         pidfd = os.pidfd_open(job.process.pid)
         self.running[pidfd] = job
@@ -384,6 +429,10 @@ class Queue:
         wall_s, cpu_s = time.monotonic() - job.began, usage.ru_utime + usage.ru_stime
         text = job.log.read_text(errors="replace")
         counts, reasons = self.judge(job, 1 if note else status, text)
+        for report in sorted(job.log.parent.glob(f"{job.log.stem}.sanitizer.*")) if job.sanitizer else []:
+            text += f"\n{report.name}:\n{report.read_text(errors='replace')}"
+            counts.failed = max(counts.failed, 1)
+        job.counts = counts
         self.cpu_s[job.variant, job.folder] += cpu_s
         self.ended.add(job.key)
         self.done += 1
@@ -440,6 +489,30 @@ class Queue:
             for pidfd, _ in self.poll.poll(1000):
                 self.end(pidfd)
             self.overdue()
+
+
+def check_threads(collections_run, rdma_here):
+    """What THREADS and the programs that created threads do not agree on: a line for each."""
+    listed = read_threads()
+    named, told = {program for program, _, _ in listed}, {}
+    thread = Collection("thread", VARIANTS["thread"], [], rdma_here)
+    thread.collect()
+    there = {job.name.split(" ")[0] for job in thread.jobs}
+    for program, test, _ in listed:
+        if test not in there:
+            told[program, test] = f"{THREADS}: {program}: there is no test {test}"
+    for collection in collections_run:
+        for job in (job for job in collection.jobs if job.threads and job.counts):
+            seen = job.creators()
+            if not collection.variant.listed:
+                for program in seen - named:
+                    told.setdefault(program, f"{job.key}: {program} creates a thread, and {THREADS} does not name it. Add \"{program}: TEST [CASE...]\" "
+                                             f"with the cheapest test that runs it, as \"{program}: {job.name}\"")
+            elif job.counts.passed and not job.counts.failed and not job.counts.skipped:
+                for program, test, _ in listed:
+                    if test == job.name.split(" ")[0] and program not in seen:
+                        told[program, test] = f"{job.key}: {program} created no thread here, and {THREADS} says so"
+    return list(told.values())
 
 
 # --- what is told ---------------------------------------------------------------------------------------------------------
@@ -502,7 +575,7 @@ def arguments():
 def main():
     options = arguments()
     began = time.monotonic()
-    jobs, skips = [], []
+    jobs, skips, ran = [], [], []
     rdma_here = any("ACTIVE" in state.read_text() for state in pathlib.Path("/sys/class/infiniband").glob("*/ports/*/state"))
     kernels = set()
     for name in options.variants:
@@ -512,6 +585,7 @@ def main():
         variant = VARIANTS[name] if len(options.variants) > 1 or name != "gcc" else single_variant()
         collection = Collection(name, variant, options.words, rdma_here)
         collection.collect_fuzz() if variant.fuzz else collection.collect()
+        ran.append(collection)
         jobs += [builds(name, variant, name == options.variants[0]), *collection.jobs]
         skips += [(f"{name}: {test}", why) for test, why in collection.skips]
         kernels |= {need.split(":")[0] for job in collection.jobs for need in job.needs if need.endswith(": kernel")}
@@ -527,6 +601,9 @@ def main():
         raise
     finally:
         write_times(queue.known)
+    disagree = check_threads(ran, rdma_here)
+    queue.complaints += disagree
+    queue.counts.failed += len(disagree)
     tell_cpu(queue.cpu_s)
     tell_skips(queue.reasons)
     if queue.complaints:
