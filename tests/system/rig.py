@@ -7,6 +7,7 @@ import os
 import pathlib
 import random
 import re
+import resource
 import signal
 import socket
 import subprocess
@@ -189,9 +190,12 @@ class Box(Process):
 
 
 class Worker(Process):
-    """tests/system/worker.c with these arguments."""
+    """tests/system/worker.c with these arguments. A worker that runs until the test ends it must be in mid-training, not fast: it pauses
+    after each round, unless the test names a pause. Rank 0 pauses longer, so that rounds are open most of the time."""
 
     def __init__(self, url, rank=0, world=1, env=None, prefix=(), **arguments):
+        if str(arguments.get("rounds")) in ("until-told", "1000000"):
+            arguments = {"pause_us": 1000 if rank else 4000, **arguments}
         words = [f"{key}={int(value) if isinstance(value, bool) else value}" for key, value in arguments.items()]
         super().__init__(f"{url.rsplit('/', 1)[1]}.{rank}", [WORKER, f"url={url}", f"rank={rank}", f"world={world}", *words],
                          env, prefix)
@@ -336,6 +340,11 @@ def why_no(link):
     return None
 
 
+def cpu_s():
+    """CPU seconds of this process and of its children that have ended."""
+    return sum(usage.ru_utime + usage.ru_stime for usage in map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)))
+
+
 def end_processes():
     for process in _processes:
         if process.process.poll() is None:
@@ -361,7 +370,7 @@ def run(cases, skip_all=None):
     print(f"1..{len(wanted)}", flush=True)
     for number, case in enumerate(wanted, 1):
         name = (case.__doc__ or case.__name__).strip().split("\n")[0].rstrip(".")
-        began = time.monotonic()
+        began, cpu_began = time.monotonic(), cpu_s()
         verdict, note, key = "ok", "", "passed"
         try:
             case()
@@ -376,7 +385,7 @@ def run(cases, skip_all=None):
                 process.show()
         counts[key] += 1
         end_processes()
-        print(f"{verdict} {number} - {name} ({case.__name__}, {time.monotonic() - began:.1f} s){note}", flush=True)
+        print(f"{verdict} {number} - {name} ({case.__name__}, {time.monotonic() - began:.1f} s, CPU {cpu_s() - cpu_began:.1f} s){note}", flush=True)
     skipped = f", {counts['skipped']} skipped" if counts["skipped"] else ""
     print(f"{counts['passed']} passed, {counts['failed']} failed{skipped}")
     sys.exit(1 if counts["failed"] else 0)
