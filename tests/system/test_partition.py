@@ -278,15 +278,16 @@ def promoted():
         for rank, (number, local) in enumerate(((1, 0), (1, 1), (2, 0))):
             workers.append(rig.Worker(apart.boxes[number].url("spread"), rank=rank, world=3,
                                       prefix=racks.enter(racks.worker(number, local)),
-                                      env=racks_net.SECRET, keys=test_roots.KEYS, rounds=test_roots.ROUNDS, settle=True, transport="tcp",
-                                      pause_us=15000, resume_ms=60000, timeout_ms=60000, **TRAINS))
+                                      env=racks_net.SECRET, keys=test_roots.KEYS, rounds="until-told", report_ms=20, settle=True,
+                                      transport="tcp", pause_us=5000, resume_ms=60000, timeout_ms=60000, **TRAINS))
         apart.root.logged("checkpoint before round")
         apart.root.kill()
         apart.root.wait()
         said = apart.ask("promote", "--json", apart.boxes[1].address)
         check(json.loads(said)["state"] == "promoted", said)
-        test_roots.settled(workers, test_roots.flat(**TRAINS, association=test_roots.ASSOCIATION))
         apart.boxes[2].logged(f"the root is the box at {apart.boxes[1].address} now, of epoch 2")
+        apart.boxes[1].logged("goes on from its checkpoint before round")
+        test_roots.settled(workers, **TRAINS, association=test_roots.ASSOCIATION)
         for box in (apart.boxes[2], apart.boxes[1]):
             box.stop()
 

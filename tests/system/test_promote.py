@@ -14,7 +14,7 @@ import tempfile
 import rig
 from rig import Box, check, holds
 from test_racks import rack_file
-from test_roots import ASSOCIATION, FAST, begin, flat, settled
+from test_roots import ASSOCIATION, FAST, begin, settled
 
 PHUB = rig.BUILD / "phub"
 MORE = {"optimizer": "adam", "reduce": "mean"}
@@ -84,7 +84,6 @@ def root_dies():
     """The root is killed and another promoted: jobs go on there from the checkpoint, to the bits of a run without that; the old one
     comes again, and is below the new one"""
     more = {**MORE, "reproducible": True}
-    wants = flat(**more, association=ASSOCIATION)
     for lost in ("fail", "shrink"):
         with tempfile.TemporaryDirectory() as folder:
             racks = Racks(folder)
@@ -94,13 +93,13 @@ def root_dies():
             told = json.loads(promote(racks.two, "--json"))
             check(told["state"] == "promoted" and told["epoch"] == 2 and told["address"] == racks.two.address, f"{told}")
             holds(racks.two.logged("this box is the root now, of epoch 2"), r"promoted by \S+@\S+ \(127")
-            settled(workers, wants)
             racks.two.logged("goes on from its checkpoint before round")
+            settled(workers, **more, association=ASSOCIATION)
             racks.a.logged(f"the root is the box at {racks.two.address} now, of epoch 2")
             check(says(folder)["address"] == racks.two.address, f"{says(folder)}")
             again = racks.start(0)
             holds(again.logged("as checkpoint_targets say"), racks.two.address, "of epoch 2")
-            settled(begin([again, racks.a, racks.two], job="three", **more), flat(**more, association="[[0],[1],[2]]"))
+            settled(begin([again, racks.a, racks.two], job="three", **more), **more, association="[[0],[1],[2]]")
             holds(promote(racks.two), "is the root already, of epoch 2")
             again.stop()
             racks.stop(racks.one)
@@ -108,12 +107,11 @@ def root_dies():
 
 def lives():
     """While the root lives, or hangs, no other is promoted; who is the root already says so; jobs do not notice"""
-    wants = flat(**MORE)
     with tempfile.TemporaryDirectory() as folder:
         racks = Racks(folder)
         holds(promote(racks.two, status=1), f"the box at {racks.one.address} has the locks .*it lives, or hangs")
         holds(promote(racks.one), "is the root already, of epoch 1$")
-        workers = begin([racks.two, racks.two, racks.a], **MORE, report_ms=1)
+        workers = begin([racks.two, racks.two, racks.a], **MORE)
         for worker in workers:
             worker.event("progress")
         holds(promote(racks.two, status=1), f"the box above, {racks.one.address}, is up: job 'spread' is with it")
@@ -122,16 +120,13 @@ def lives():
             holds(promote(racks.two, status=1), f"{racks.one.address}")
         finally:
             racks.one.kill(signal.SIGCONT)
-        settled(workers, wants)
-        for worker in workers:
-            check(worker.good()["resumed"] == 0, "it was lost")
+        check(all(result["resumed"] == 0 for result in settled(workers, **MORE)), "it was lost")
         check(not (pathlib.Path(folder) / ".phub.root").exists(), "nobody was promoted")
         racks.stop()
 
 
 def comes_again():
     """A root that was promoted is that when it is started again, whatever its uplink says; the old one is promoted back when that dies"""
-    wants = flat(**MORE)
     with tempfile.TemporaryDirectory() as folder:
         racks = Racks(folder)
         racks.lose()
@@ -150,7 +145,7 @@ def comes_again():
         racks.a.logged(f"the root is the box at {racks.one.address} now, of epoch 3")
         racks.two = racks.start(1)
         holds(racks.two.logged("as checkpoint_targets say: this one is below it"), f"{racks.one.address} now, of epoch 3")
-        settled(workers, wants)
+        settled(workers, **MORE)
         text = subprocess.run([PHUB, "jobs", racks.one.address], check=True, capture_output=True, text=True, env=rig.QUIET).stdout
         holds(text, f"it is the root, of epoch 3, at {racks.one.address}: promoted by ")
         racks.stop()
@@ -161,7 +156,7 @@ def deposed():
     goes below that"""
     with tempfile.TemporaryDirectory() as folder:
         racks = Racks(folder)
-        workers = begin([racks.one, racks.one, racks.one], job="alone", **MORE, rounds="until-told", resume_ms=0)
+        workers = begin([racks.one, racks.one, racks.one], job="alone", **MORE, resume_ms=0)
         racks.one.logged("checkpoint before round")
         (pathlib.Path(folder) / ".phub.lock").unlink()
         promote(racks.two)
@@ -175,7 +170,7 @@ def deposed():
         (pathlib.Path(folder) / ".phub.lock").unlink()
         promote(racks.one)
         racks.two.logged("this box is the root no more")
-        settled(begin([racks.one, racks.two, racks.a], **MORE), flat(**MORE))
+        settled(begin([racks.one, racks.two, racks.a], **MORE), **MORE)
         racks.stop()
 
 
@@ -185,20 +180,19 @@ def strays():
         racks = Racks(folder)
         racks.lose()
         promote(racks.two)
-        settled(begin([racks.two, racks.a, racks.a], job="first", **MORE), flat(**MORE))
+        settled(begin([racks.two, racks.a, racks.a], job="first", **MORE), **MORE)
         racks.two.stop()
         racks.one = racks.start(0, checkpoint_targets=other)
         workers = begin([racks.a, racks.a, racks.a], **MORE)
         holds(racks.a.logged("waits for the box above"), "")
         racks.one.logged("the root of epoch 2 or a later one is looked for, and this one is of epoch 1")
         racks.two = racks.start(1)
-        settled(workers, flat(**MORE))
+        settled(workers, **MORE)
         racks.stop()
 
 
 def rack_file_finds_it():
     """By a rack file boxes find the one that was promoted, in whatever place it stands there"""
-    wants = flat(**MORE)
     with tempfile.TemporaryDirectory() as folder:
         path, ports = pathlib.Path(folder) / "racks.yaml", [rig.free_port() for _ in range(4)]
         rack_file(path, ports, ["10Gbit"] * 4)
@@ -213,7 +207,7 @@ def rack_file_finds_it():
         boxes[0].kill()
         boxes[0].wait()
         promote(boxes[3])
-        settled(workers, wants)
+        settled(workers, **MORE)
         check(says(folder)["box"] == "b3", f"{says(folder)}")
         boxes[2].logged(f"the root is the box at {boxes[3].address} now, of epoch 2")
         boxes[0] = start(0)
