@@ -252,31 +252,28 @@ def schedules():
 
 
 def large_key():
-    """a key of 600 MiB is exchanged; one of 5 GiB starts, and is exchanged too where there is memory for it"""
-    box = Box(memory_max="4GiB", lost_ms=60000, warn_ms=20000)
-    for worker in job(box.url("large"), 2, keys=f"embedding:{600 << 18}", alloc=1, rounds=1, transport="shm", wait_ms=120000):
-        worker.good(240)
-    box.stop()
-    have = int(re.search(r"MemTotal: *(\d+)", pathlib.Path("/proc/meminfo").read_text()).group(1)) >> 20
-    if have < 22:  # what a job of 5 GiB over shared memory is counted with
-        say(f"5 GiB are not tried: this machine has {have} GiB of memory")
-        return
-    options = {"memory_max": "22GiB", "lost_ms": 60000, "warn_ms": 20000}
-    huge = {"keys": f"embedding:{5 << 28}", "alloc": 1, "wait_ms": 120000}
-    for transport in ("tcp", "shm"):  # one box each: there is no room for both
+    """a key of more than 4 GiB, and of more than 2^31 elements, starts by tcp and is exchanged; where there is no memory for it, one of 600 MiB"""
+    have, free = (int(re.search(rf"{name}: *(\d+)", pathlib.Path("/proc/meminfo").read_text()).group(1)) >> 20
+                  for name in ("MemTotal", "MemAvailable"))
+    huge = {"keys": f"embedding:{(1 << 31) + 40000}:bf16", "alloc": 1, "wait_ms": 120000}
+    options = {"memory_max": "18GiB", "lost_ms": 60000, "warn_ms": 20000}
+    sanitized = any(name in PHUBD.read_bytes() for name in (b"__asan_init", b"__tsan_init"))
+    exchanged = have >= 18 and free >= 12 and not sanitized  # 8 GiB of it are touched
+    for transport in ([] if have < 18 else ["tcp"] if exchanged else ["tcp", "shm"]):  # 18 GiB are what it is counted with by shm
         box = Box(**options)
-        worker = Worker(box.url(f"huge-{transport}"), transport=transport, idle=1, **huge)
+        worker = Worker(box.url(transport), transport=transport, idle=1, **huge)
         worker.event("idle")
         worker.tell()
         worker.good()
         box.stop()
-    free = int(re.search(r"MemAvailable: *(\d+)", pathlib.Path("/proc/meminfo").read_text()).group(1)) >> 20
-    sanitized = any(name in PHUBD.read_bytes() for name in (b"__asan_init", b"__tsan_init"))
-    box = Box(**options)
-    if free >= 16 and not sanitized:
-        say(f"5 GiB in {Worker(box.url('huge'), transport='shm', rounds=1, **huge).good(240)['all_us'] / 1e6:.1f} s")
+    if exchanged:
+        box = Box(**options)
+        Worker(box.url("huge"), transport="shm", rounds=1, **huge).good(240)
     else:
-        say(f"5 GiB are not exchanged: {'a sanitizer is slow' if sanitized else f'only {free} GiB of memory are free'}")
+        say(f"4 GiB are not exchanged: {'a sanitizer is slow' if sanitized else f'{have} GiB of memory, {free} free'}")
+        box = Box(**{**options, "memory_max": "4GiB"})
+        for worker in job(box.url("large"), 2, keys=f"embedding:{600 << 18}", alloc=1, rounds=1, transport="shm", wait_ms=120000):
+            worker.good(240)
     box.stop()
 
 
