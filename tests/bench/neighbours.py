@@ -78,7 +78,7 @@ def gently():
 
 def begin(box, kind, transport):
     """The neighbours, which have exchanged something, and the bytes of a round of those that go on."""
-    common = {"rounds": "until-told", "report_ms": 10, "check": False, "transport": transport, "prefix": gently()}
+    common = {"rounds": "until-told", "report_ms": 10, "pause_us": 0, "check": False, "transport": transport, "prefix": gently()}
     if kind == "has stopped":
         workers = rig.job(box.url("neighbour"), 2, keys="a:1000000", **common)
         size = 0

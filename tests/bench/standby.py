@@ -82,7 +82,7 @@ def whole(box):
 def blow(how):
     standby = rig.Box(name="standby", cores=1, **TIMES)
     box = rig.Box(cores=1, standby=standby.address, **TIMES)
-    workers = rig.job(box.url("demo"), WORKERS, rounds="until-told", keys="a:250000", transport="tcp", optimizer="sgd", report_ms=1)
+    workers = rig.job(box.url("demo"), WORKERS, rounds="until-told", keys="a:250000", transport="tcp", optimizer="sgd", report_ms=1, pause_us=0)
     workers[0].event("progress")
     whole(box)
     time.sleep(0.3)
