@@ -5,6 +5,7 @@
 This process only forks: whatever computes runs in workers, so that no thread of torch is lost at a fork.
 """
 
+import functools
 import hashlib
 import json
 import os
@@ -154,10 +155,6 @@ def outlives(box, name, lost, transport, victim):
     assert len({weights for _, _, weights in results.values()}) == 1, f"the weights differ: {results}"
 
 
-def test_shrink_tcp(box):
-    outlives(box, "shrink-tcp", "shrink", "tcp", 2)
-
-
 def test_shrink_shm(box):
     outlives(box, "shrink-shm", "shrink", "shm", 1)
 
@@ -168,10 +165,6 @@ def test_shrink_udp(box):
 
 def test_shrink_loses_rank_0(box):
     outlives(box, "shrink-0", "shrink", "tcp", 0)
-
-
-def test_wait_tcp(box):
-    outlives(box, "wait-tcp", "wait", "tcp", 1)
 
 
 def test_wait_shm_loses_rank_0(box):
@@ -431,7 +424,7 @@ class Box:
 
 
 def weights_of(url, **options):
-    job = Job(url, reproducible=True, resume=30, **options)
+    job = Job(url, reproducible=True, resume=30, transport="tcp", **options)
     try:
         results = job.results()
     finally:
@@ -441,10 +434,15 @@ def weights_of(url, **options):
     return weights.pop()
 
 
+@functools.cache
+def undisturbed(box, total=STEPS):
+    """The weights after so many steps at a box that lives."""
+    return weights_of(box.url(f"undisturbed-{total}"), total=total)
+
+
 def survives(box, name, kills, folder, transport, *options):
     """The box is killed again and again: the weights are those of a run without that, bit by bit."""
     total = (2 if kills < 10 else 10) * STEPS
-    undisturbed = weights_of(box.url(name), transport=transport, total=total)
     mortal = Box(folder, *options)
     job = Job(f"phub://127.0.0.1:{mortal.port}/{name}", reproducible=True, resume=30, transport=transport, total=total)
     try:
@@ -454,7 +452,7 @@ def survives(box, name, kills, folder, transport, *options):
             mortal.kill()
             mortal.start()
         results = job.results()
-        assert {weights for _, _, weights in results.values()} == {undisturbed}, f"other weights: {results}\n{mortal.text()}"
+        assert {weights for _, _, weights in results.values()} == {undisturbed(box, total)}, f"other weights: {results}\n{mortal.text()}"
         resumed = mortal.text().count("goes on from its checkpoint")
         assert resumed >= kills // 2, f"it went on only {resumed} times from a checkpoint: {mortal.text()}"
     finally:
@@ -500,7 +498,6 @@ def test_box_killed_parity(box):
         targets = [pathlib.Path(folder, name) for name in "abc"]
         for target in targets:
             target.mkdir()
-        undisturbed = weights_of(box.url("parity"), transport="tcp")
         mortal = Box(",".join(map(str, targets)), "-o", "checkpoint_parity=1")
         job = Job(f"phub://127.0.0.1:{mortal.port}/parity", reproducible=True, resume=30, transport="tcp")
         try:
@@ -510,7 +507,7 @@ def test_box_killed_parity(box):
             targets[1].mkdir()
             mortal.start()
             results = job.results()
-            assert {weights for _, _, weights in results.values()} == {undisturbed}, f"other weights: {results}"
+            assert {weights for _, _, weights in results.values()} == {undisturbed(box)}, f"other weights: {results}"
             assert "parity made up for losses" in mortal.text(), mortal.text()
         finally:
             job.end()
@@ -520,7 +517,6 @@ def test_box_killed_parity(box):
 def test_box_killed_newest_rotten(box):
     """The newest checkpoint has a flipped byte: the job goes on from the one before."""
     with tempfile.TemporaryDirectory() as folder:
-        undisturbed = weights_of(box.url("rotten"), transport="tcp")
         mortal = Box(folder)
         job = Job(f"phub://127.0.0.1:{mortal.port}/rotten", reproducible=True, resume=30, transport="tcp")
         try:
@@ -535,7 +531,7 @@ def test_box_killed_newest_rotten(box):
             newest.write_bytes(data)
             mortal.start()
             results = job.results()
-            assert {weights for _, _, weights in results.values()} == {undisturbed}, f"other weights: {results}"
+            assert {weights for _, _, weights in results.values()} == {undisturbed(box)}, f"other weights: {results}"
             assert "cannot be read" in mortal.text() and "goes on from its checkpoint" in mortal.text(), mortal.text()
         finally:
             job.end()
@@ -547,7 +543,7 @@ def test_a_job_that_ended_well_begins_anew(box):
         mortal = Box(folder)
         url = f"phub://127.0.0.1:{mortal.port}/again"
         try:
-            assert weights_of(url, transport="tcp") == weights_of(url, transport="tcp")
+            assert weights_of(url) == weights_of(url) == undisturbed(box)
             assert "begins anew: the one before ended in good order" in mortal.text(), mortal.text()
         finally:
             mortal.kill()
