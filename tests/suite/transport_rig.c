@@ -37,6 +37,8 @@ static uint64_t rig_clock(void)
 
 uint64_t rig_now(const struct rig *rig)
 {
+	if (rig->virtual_ns)
+		return rig->virtual_ns;
 	return (rig->net ? loop_net_now(rig->net) : rig_clock()) + rig->skew_ns;
 }
 
@@ -64,6 +66,8 @@ void rig_rest(struct rig *rig)
 	struct timespec ts = {.tv_nsec = 20000};
 
 	rig_carry(rig);
+	if (rig->virtual_ns)
+		rig->virtual_ns += (uint64_t)ts.tv_nsec;
 	if (!rig->net)
 		nanosleep(&ts, NULL);
 	else if (!loop_net_step(rig->net))

@@ -106,6 +106,8 @@ struct rig {
 	unsigned lane_count;
 	uint32_t payload_max;
 	uint64_t skew_ns; /* added to the clock that the transport is told */
+	/* Not 0: that clock, which goes on in rests and as a test moves it. It must be ahead of the machine's clock. */
+	uint64_t virtual_ns;
 	uint64_t deadline_ns;
 	uint64_t carrier; /* of the session that brings workers what the box signals */
 	char address[RIG_ADDRESS];

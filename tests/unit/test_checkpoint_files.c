@@ -285,9 +285,8 @@ static void test_budget(void **state)
 	checkpoint_rig_open(&r, QUICK, 1, 0, "job");
 	checkpoint_rig_chunks(&r, 9, large, 2, 3);
 	assert_int_equal(pthread_create(&thread, NULL, stop_soon, &slow), 0);
-	begin_ns = clock_now_ns();
 	expect_nothing(&r, &slow, -ECANCELED);
-	assert_true(clock_now_ns() - begin_ns < 20 * NS_PER_S); /* and not the half hour that it would take */
+	assert_in_range(slow.written, 1, slow.total - 1);
 	pthread_join(thread, NULL);
 	begin_ns = clock_now_ns();
 	assert_int_equal(checkpoint_write(&r.place, &r.table, &r.snapshot, &p, NULL), 0);

@@ -152,6 +152,17 @@ static void silence_later_ends_nothing(void **state)
 	rig_destroy(rig);
 }
 
+/* Turns for so long, or until the worker's connection is closed, in virtual time. */
+static void look_for(uint64_t ms)
+{
+	uint64_t until_ns = rig_now(rig) + ms * NS_PER_MS;
+
+	while (rig_now(rig) < until_ns && end_count(worker, EVENT_CLOSED, lane->worker) == 0) {
+		rig->virtual_ns += 20 * NS_PER_MS;
+		rig_turns(rig, 10);
+	}
+}
+
 /* Not before both have had their time: neither a wire that is out for less, nor one who does not look, ends it. */
 static void silence_for_too_long_ends_with_words(void **state)
 {
@@ -160,24 +171,21 @@ static void silence_for_too_long_ends_with_words(void **state)
 
 	begin(&(struct rig_options){0});
 	exchange(1);
+	rig->virtual_ns = clock_now_ns() + 3600 * NS_PER_S;
+	exchange(2);
 	lane->worker_spec.silent_ns = 3200 * NS_PER_MS;
 	narrow = 1;
-	began_ns = clock_now_ns();
-	while (clock_now_ns() - began_ns <
-		1600 * NS_PER_MS) { /* by the clock: a busy machine takes longer for each turn */
-		rig_turns(rig, 10);
-		usleep(20000);
-	}
-	sleep(4); /* nobody looks */
+	look_for(1600);
+	rig->virtual_ns += 4 * NS_PER_S; /* nobody looks */
 	rig_turns(rig, 10);
 	narrow = 0;
-	exchange(2);
+	exchange(3);
 	assert_int_equal(end_count(worker, EVENT_CLOSED, lane->worker), 0);
 	narrow = 1;
-	began_ns = clock_now_ns();
-	RIG_UNTIL(rig, end_count(worker, EVENT_CLOSED, lane->worker) == 1);
-	took_ms = (clock_now_ns() - began_ns) / NS_PER_MS;
-	assert_in_range(took_ms, 3000, 5500);
+	began_ns = rig_now(rig);
+	look_for(60000);
+	took_ms = (rig_now(rig) - began_ns) / NS_PER_MS;
+	assert_in_range(took_ms, 3200, 3800);
 	r = end_record(worker, EVENT_CLOSED, NULL, 0);
 	assert_int_equal(r->error, -ETIMEDOUT);
 	assert_non_null(r->why);

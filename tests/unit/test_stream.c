@@ -21,6 +21,7 @@
 #include <unistd.h>
 
 #include "tests/unit/cmocka_shim.h"
+#include "tests/unit/gate.h"
 #include "tests/unit/libc_rig.h"
 #include "transport/sock.h"
 #include "transport/stream.h"
@@ -54,7 +55,7 @@ static void wait_for(int fd, short events)
 {
 	struct pollfd p = {.fd = fd, .events = events};
 
-	assert_int_equal(poll(&p, 1, 5000), 1);
+	assert_int_equal(poll(&p, 1, 60000), 1);
 }
 
 static void connect_ends(struct ends *ends, const char *host)
@@ -136,27 +137,21 @@ static void test_any_and_names(void **state)
 
 /* --- names that take their time ---------------------------------------------------------------- */
 
-/* "slow.test" is 127.0.0.1 after two seconds, "none.test" unknown after a moment. */
+static struct gate gate;
+
+/* "slow.test" is 127.0.0.1 once the gate is open, "none.test" unknown after a moment. */
 static int slow_lookup(const char **host, const struct addrinfo *hints)
 {
 	int numeric = hints && hints->ai_flags & AI_NUMERICHOST;
 
 	if (*host && !numeric && strcmp(*host, "slow.test") == 0) {
-		sleep(2);
+		gate_pass(&gate);
 		*host = "127.0.0.1";
 	} else if (*host && !numeric && strcmp(*host, "none.test") == 0) {
 		usleep(50000);
 		return EAI_NONAME;
 	}
 	return 0;
-}
-
-static int64_t now_ms(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
 }
 
 /* Neither the dial nor reads and writes wait for the name; what fd() says wakes, and then it is a stream as any. */
@@ -166,8 +161,8 @@ static void test_slow_name(void **state)
 	struct err e = {0};
 	struct pollfd busy;
 	char byte = 0;
-	int64_t began = now_ms();
 
+	gate_init(&gate);
 	listen_on(&ends, "127.0.0.1");
 	assert_int_equal(stream_dial_tcp_later("slow.test", ends.port, NULL, &ends.near, &e), 0);
 	assert_int_equal(ends.near->why.code, -EINPROGRESS);
@@ -175,10 +170,11 @@ static void test_slow_name(void **state)
 	assert_int_equal(ends.near->ops->read(ends.near, &byte, 1), -EAGAIN);
 	assert_int_equal(ends.near->ops->write(ends.near, &byte, 1), -EAGAIN);
 	busy = (struct pollfd){.fd = ends.near->ops->fd(ends.near), .events = POLLIN | POLLOUT};
+	gate_await(&gate);
 	assert_int_equal(poll(&busy, 1, 0), 0);
-	assert_true(now_ms() - began < 100);
+	assert_int_equal(atomic_load(&gate.passed), 0);
+	gate_open(&gate);
 	wait_for(busy.fd, POLLIN | POLLOUT);
-	assert_true(now_ms() - began >= 1900);
 	assert_int_equal(ends.near->ops->read(ends.near, &byte, 1), -EAGAIN);
 	assert_int_equal(ends.near->why.code, 0);
 	wait_for(ends.listen_fd, POLLIN);
@@ -188,17 +184,23 @@ static void test_slow_name(void **state)
 	close_ends(&ends);
 }
 
-/* close() leaves the thread alone with what it holds. The sleep lets it end, so that a leak would be seen. */
+/* close() leaves the thread alone with what it holds. The test waits for the thread's end, so that a leak would be
+ * seen. */
 static void test_slow_name_closed(void **state)
 {
 	struct stream *s;
 	struct err e = {0};
-	int64_t began = now_ms();
+	unsigned threads = gate_threads();
 
+	gate_init(&gate);
 	assert_int_equal(stream_dial_tcp_later("slow.test", 1, NULL, &s, &e), 0);
+	gate_await(&gate);
 	s->ops->close(s);
-	assert_true(now_ms() - began < 100);
-	usleep(2300000);
+	assert_int_equal(atomic_load(&gate.passed), 0);
+	gate_open(&gate);
+	while (gate_threads() > threads)
+		usleep(1000);
+	assert_int_equal(atomic_load(&gate.passed), 1);
 }
 
 static void test_unknown_name(void **state)
