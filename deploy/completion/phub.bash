@@ -188,7 +188,7 @@ _phub_words() { # COMMAND SUBCOMMAND WORD
 	plan)
 		words='--workers --model --bytes --keys --dtype --optimizer --chunk --transport --nics --link --worker-link --mtu
 			--frame --pcie --cache-lines --memory-bandwidth --cores --core-gbps --kernels --costs --here --cpus
-			--latency-us --compute-ms --sweep --calibrate --runs --phubd --json --help'
+			--latency-us --compute-ms --sweep --calibrate --quick --runs --phubd --json --help'
 		;;
 	scout)
 		case $2 in

@@ -45,7 +45,7 @@ struct plan_options {
 	const char *model, *optimizer_name, *link, *worker_link, *pcie, *cache_lines, *memory, *core_gbps, *latency_us,
 		*compute_ms, *kernels, *costs, *phubd;
 	enum optimizer_kind optimizer;
-	bool here, calibrate, json;
+	bool here, calibrate, quick, json;
 };
 
 struct plan_run {
@@ -339,8 +339,10 @@ static int plan_show(struct plan_run *run, struct err *e)
 static int plan_calibrate(struct plan_run *run, struct err *e)
 {
 	const struct plan_options *o = &run->o;
-	struct plan_measure measure = {
-		.host = &run->host, .phubd = o->phubd, .runs = o->runs ? (unsigned)o->runs : PLAN_RUNS};
+	struct plan_measure measure = {.host = &run->host,
+		.phubd = o->phubd,
+		.runs = o->runs ? (unsigned)o->runs : PLAN_RUNS,
+		.quick = o->quick};
 	int rc = discover_host(NULL, &run->host, e);
 
 	if (rc == 0 && o->kernels)
@@ -417,7 +419,7 @@ static bool plan_is_among(const char *name, const char *const *names)
 /* What would have no effect is refused. */
 static int plan_check_effect(const struct args_usage *usage, const struct plan_options *o)
 {
-	static const char *const calibrate[] = {"calibrate", "runs", "phubd", "kernels", "json", NULL};
+	static const char *const calibrate[] = {"calibrate", "quick", "runs", "phubd", "kernels", "json", NULL};
 	static const char *const links[] = {"nics", "link", "worker-link", "mtu", "frame", "pcie", "cache-lines", NULL};
 
 	for (const struct args_option *option = usage->options; option->name; option++) {
@@ -474,8 +476,8 @@ static int plan_check_options(const struct args_usage *usage, struct plan_run *r
 		return args_wrong(usage, "--keys belongs to --bytes; a model has keys of its own");
 	if (o->cpus && !o->here && o->transport != PLAN_SHM)
 		return args_wrong(usage, "--cpus belongs to --here, or to --transport shm");
-	if (!o->calibrate && (o->runs || o->phubd))
-		return args_wrong(usage, "--runs and --phubd belong to --calibrate");
+	if (!o->calibrate && (o->runs || o->phubd || o->quick))
+		return args_wrong(usage, "--quick, --runs and --phubd belong to --calibrate");
 	if (o->calibrate && o->costs)
 		return args_wrong(usage, "--calibrate makes what --costs reads: give one of them");
 	if (o->model && models_check(usage, o->model) != ARGS_GO_ON)
@@ -543,6 +545,8 @@ static int plan_parse(struct plan_run *run, int argc, char **argv)
 		{"sweep", "N", "also with 1 to N workers", ARGS_NUMBER, &o->sweep, 1, PLAN_WORKERS_MAX, NULL},
 		{"calibrate", NULL, "measure this machine and print lines for --costs", ARGS_FLAG, &o->calibrate, 0, 0,
 			NULL},
+		{"quick", NULL, "with --calibrate: a sixteenth of the bytes, for a first impression", ARGS_FLAG,
+			&o->quick, 0, 0, NULL},
 		{"runs", "N", "with --calibrate: of each exchange, the median counts (3)", ARGS_NUMBER, &o->runs, 1, 15,
 			NULL},
 		{"phubd", "PATH", "with --calibrate: the box's program (beside this one, else on $PATH)", ARGS_TEXT,

@@ -58,7 +58,7 @@ static int measure_take_memory(const struct plan_measure *m, struct mem_region *
 {
 	uint64_t bytes = 2 * m->host->llc_bytes;
 
-	bytes = bytes < MEASURE_BYTES_MIN ? MEASURE_BYTES_MIN : bytes;
+	bytes = bytes < MEASURE_BYTES_MIN || m->quick ? MEASURE_BYTES_MIN : bytes;
 	bytes = bytes > MEASURE_BYTES_MAX ? MEASURE_BYTES_MAX : bytes;
 	if (mem_region_create(bytes, MEM_HUGE | MEM_POPULATE, MEM_NODE_ANY, out, e) < 0)
 		return e->code;
@@ -100,16 +100,18 @@ static double measure_kernel_once(
 	return (double)array_bytes * workers / (double)(spent_ns ? spent_ns : 1);
 }
 
-static int measure_case(const struct kernel_case *c, const struct kernels *kernels, const struct mem_region *memory,
-	struct plan_facts *f)
+static int measure_case(const struct plan_measure *m, const struct kernel_case *c, const struct kernels *kernels,
+	const struct mem_region *memory, struct plan_facts *f)
 {
+	unsigned repeats = m->quick ? 1 : MEASURE_REPEATS;
+
 	for (unsigned i = 0; i < sizeof(measure_workers) / sizeof(measure_workers[0]); i++) {
 		double rates[MEASURE_REPEATS];
 		int rc;
 
-		for (unsigned r = 0; r < MEASURE_REPEATS; r++)
+		for (unsigned r = 0; r < repeats; r++)
 			rates[r] = measure_kernel_once(c, kernels, measure_workers[i], memory);
-		rc = plan_facts_add_kernel(f, c->name, measure_workers[i], trial_median(rates, MEASURE_REPEATS));
+		rc = plan_facts_add_kernel(f, c->name, measure_workers[i], trial_median(rates, repeats));
 		if (rc < 0)
 			return rc;
 	}
@@ -143,7 +145,7 @@ int plan_measure_kernels(
 		if (!measure_wants(c, optimizer, dtype))
 			continue;
 		output_progress_update(&progress, done++, optimizer == OPTIMIZER_COUNT ? 9 : 2);
-		rc = measure_case(c, kernels, &memory, f);
+		rc = measure_case(m, c, kernels, &memory, f);
 	}
 	output_progress_end(&progress);
 	mem_region_destroy(&memory);
@@ -336,7 +338,7 @@ static int measure_point(const struct plan_measure *m, enum plan_transport trans
 int plan_measure_exchanges(
 	const struct plan_measure *m, enum plan_transport transport, struct plan_facts *f, struct err *e)
 {
-	const uint64_t large = UINT64_C(64) << 20;
+	const uint64_t large = UINT64_C(64) << 20 >> (m->quick ? 4 : 0);
 	struct plan_cost_points p = {
 		.large = {MEASURE_WORKERS, large, 1, MEASURE_CHUNK_BYTES, 0, 0},
 		.fine = {MEASURE_WORKERS, large, 1, MEASURE_FINE_BYTES, 0, 0},
@@ -353,7 +355,7 @@ int plan_measure_exchanges(
 	if (rc == 0)
 		rc = measure_point(m, transport, 8, &p.keyed, e);
 	if (rc == 0)
-		rc = measure_point(m, transport, 5000, &p.tiny, e);
+		rc = measure_point(m, transport, m->quick ? 300 : 5000, &p.tiny, e);
 	if (rc < 0)
 		return rc;
 	if (plan_costs_fit(&p, &kernel, &f->costs[transport]) < 0)

@@ -5,6 +5,8 @@
 #ifndef PHUB_CLI_PLAN_MEASURE_H
 #define PHUB_CLI_PLAN_MEASURE_H
 
+#include <stdbool.h>
+
 #include "aggregation/kernels_roofline.h"
 #include "phub/cli/plan_facts.h"
 #include "topology/host.h"
@@ -15,6 +17,7 @@ struct plan_measure {
 	const struct host *host;
 	const char *phubd; /* NULL: as phub bench exchange finds it */
 	unsigned runs;     /* of each exchange; medians count */
+	bool quick;        /* a sixteenth of the bytes, and one look at each kernel: for a first impression */
 };
 
 /* Name and CPUs of this machine. */

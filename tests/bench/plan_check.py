@@ -170,7 +170,7 @@ def measure(which, runs, note):
     for run in range(runs):
         say(f"run {run + 1} of {runs}: calibration")
         kernels = ["--kernels", str(folder / "plan_first.jsonl")] if calibrations else []
-        calibrations.append(phub("plan", "--calibrate", "--runs", "1", *kernels))
+        calibrations.append(phub("plan", "--calibrate", "--runs", "1", *(["--quick"] if which == "smoke" else []), *kernels))
         first = write_costs(calibrations[0], folder / "plan_first.jsonl")
         for point in wanted:
             answer = point.measure(point.predict(first))

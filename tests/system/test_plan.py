@@ -201,7 +201,7 @@ def wrong_words():
                           (["--cache-lines", "-5M"], "1370M"), (["--compute-ms", ""], "54"),
                           (["--optimizer", "lamb"], "--optimizer"), (["--model", "resnet-51"], "resnet-50"),
                           (["--bytes", "1MB", "--model", "vgg-19"], "--bytes or --model"), (["--keys", "3"], "belongs to --bytes"),
-                          (["--cpus", "3"], "--here"), (["--runs", "2"], "belong to --calibrate"),
+                          (["--cpus", "3"], "--here"), (["--runs", "2"], "belong to --calibrate"), (["--quick"], "belong to --calibrate"),
                           (["--calibrate", "--costs", "x"], "one of them"),
                           (["--bytes", "2", "--keys", "1000000"], "at least 4000000"),
                           (["--bytes", "3", "--dtype", "f32"], "multiple of 4"),
