@@ -231,6 +231,9 @@ class Claims(ClaimTable):
         rates = worst and (worst["gb_per_s"], worst.get("gb_per_s_min", worst["gb_per_s"]), worst.get("gb_per_s_max", worst["gb_per_s"]))
         self.judge(f"kernels, cold: share of the roofline, the lowest{which}",
                    Spread(*(rate / worst["roofline_gb_per_s"] for rate in rates)) if worst else None, least=0.9, form=percent)
+        highest = max((k["gb_per_s"] / k["roofline_gb_per_s"] for k in self.results.kernels), default=None)
+        self.judge("kernels: share of the roofline, the highest: above it a measurement is wrong",
+                   Spread(highest, highest, highest) if highest else None, most=1.05, form=percent)
 
 
 def ran_on(c, end, target):

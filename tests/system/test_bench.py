@@ -228,6 +228,9 @@ def verdict_of_kernels():
                   "gb_per_s_min": min(least, speed), "gb_per_s_max": speed}
                  for kernel, cache, speed in (("good", "cold", 0.99), ("worst", "cold", share), ("cached", "warm", 0.1))]
         check(only(table_of(report.Claims, report.Results, *lines), "kernels", "(worst, 4")[2] == verdict, f"{share}: {verdict}")
+    for share, verdict in ((1.05, "reached"), (1.06, "not reached (measured 106.0%)")):
+        line = {**lines[0], "gb_per_s": share}
+        check(only(table_of(report.Claims, report.Results, line), "kernels", "highest")[2] == verdict, f"{share}: {verdict}")
 
 
 def nothing_measured():
