@@ -37,7 +37,7 @@ EXCHANGES = {
     "box, adam on bf16": ["--optimizer", "adam", "--dtype", "bf16"],
     "box, 64 chunks of 4 KiB": ["--chunk", "4096"],
 }
-ROUNDS = 4, 12  # what the difference of two runs counts is rounds alone
+ROUNDS, FIRST, LAST = 6, 3, 7  # of a run, before which there are two to warm up; from here to here rounds are counted
 
 
 class Skip(Exception):
@@ -121,14 +121,13 @@ def box_instructions(profile):
 
 def exchange(name):
     """Instructions of the box per gradient byte, in a round of the loop transport."""
-    totals = []
     with tempfile.TemporaryDirectory() as folder:
-        for rounds in ROUNDS:
-            count(folder, str(rounds), ["--toggle-collect=core_step"],
-                  ["bench", "exchange", "--transport", "loop", "--workers", str(WORKERS), "--bytes", str(BYTES),
-                   "--rounds", str(rounds), *EXCHANGES[name]], PHUB_ISA="avx2")
-            totals.append(box_instructions((pathlib.Path(folder) / str(rounds)).read_text()))
-    return {name: (totals[1] - totals[0]) / (ROUNDS[1] - ROUNDS[0]) / (WORKERS * BYTES)}
+        # Each worker's begin of a round writes a file of what has run since the one before.
+        count(folder, "out", ["--toggle-collect=core_step", "--dump-before=trial_member_begin_round"],
+              ["bench", "exchange", "--transport", "loop", "--workers", str(WORKERS), "--bytes", str(BYTES),
+               "--rounds", str(ROUNDS), *EXCHANGES[name]], PHUB_ISA="avx2")
+        parts = [(pathlib.Path(folder) / f"out.{1 + at}").read_text() for at in range(WORKERS * FIRST + 1, WORKERS * LAST + 1)]
+    return {name: sum(map(box_instructions, parts)) / (LAST - FIRST) / (WORKERS * BYTES)}
 
 
 def measure():
