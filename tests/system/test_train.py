@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""phub bench train: that computing and exchanging take the times of the trace and of the box, that overlap gains what it
-hides, that sums are checked, and what a trace that is not one is answered."""
+"""phub bench train: that computing takes the time of the trace, that each schedule exchanges when it should, that sums are
+checked, and what a trace that is not one is answered. What overlap gains is a matter of the machine: tests/bench/rates.py."""
 import json
 import os
 import pathlib
@@ -16,6 +16,7 @@ PHUB = rig.BUILD / "phub"
 KEYS = ["bench", "trace", "schedule", "transport", "mode", "compute", "workers", "layers", "keys", "bytes", "optimizer",
         "rounds", "iterations_per_s", "p50_ms", "p99_ms", "min_ms", "max_ms", "trace_ms", "exposed_ms", "hidden", "errors"]
 SCHEDULES = ["compute", "exchange", "serial", "backward", "fifo", "priority"]
+LATE_MS = 5  # COMPUTE_LATE_NS: who woke too late catches up with so much of it
 HEADING = "name,forward_ms,backward_ms,elements\n"
 # Most bytes are in the last layer, whose backward is the first: there is time to hide them.
 TRACE = "# made up\n" + HEADING + "front,10,20,1000\nmiddle,10,20,50000\nrelu,0.5,0.5,\nlast,10,20,2000000\n"
@@ -53,32 +54,51 @@ class File:
         self.folder.cleanup()
 
 
-def overlap_gains():
-    """An iteration takes what the trace says and what is not hidden of the exchange; overlap hides, serial does not.
-
-    The first layer has no key and a backward longer than all else, so that overlap hides all of the exchange. Shortest
-    iterations are compared: other programs only make them longer, and there is always one that was left alone."""
+def times_of_schedules():
+    """An iteration takes at least what the trace says; what is exposed and hidden of the exchange follows from the times"""
     trace_ms = 58
-    with File(HEADING + "front,2,50,\nmiddle,2,1,50000\nlast,2,1,4000000\n") as trace:
+    with File(HEADING + "front,2,50,\nmiddle,2,1,50000\nlast,2,1,400000\n") as trace:
         for transport, optimizer, mode in (("tcp", "none", "zero-copy"), ("shm", "nesterov", "copy")):
-            found, _ = replay("--trace", trace, "--transport", transport, "--optimizer", optimizer, "--mode", mode, "--rounds", 12)
+            found, _ = replay("--trace", trace, "--transport", transport, "--optimizer", optimizer, "--mode", mode, "--rounds", 2)
             rig.say(f"{transport}: " + ", ".join(f"{s} {found[s]['min_ms']:.1f}" for s in SCHEDULES) + " ms")
             check(list(found) == SCHEDULES, f"{list(found)}")
             for name, line in found.items():
                 check((line["transport"], line["mode"], line["workers"], line["layers"], line["keys"], line["bytes"],
-                       line["rounds"], line["errors"]) == (transport, mode, 2, 3, 2, 16200000, 12, 0), f"{line}")
+                       line["rounds"], line["errors"]) == (transport, mode, 2, 3, 2, 1800000, 2, 0), f"{line}")
                 check(0 < line["min_ms"] <= line["p50_ms"] <= line["p99_ms"] <= line["max_ms"], f"{line}")
-                check(name == "exchange" or line["min_ms"] >= 0.97 * trace_ms, f"{name} is faster than its layers: {line}")
+                check(name == "exchange" or line["min_ms"] >= trace_ms - LATE_MS, f"{name} is faster than its layers: {line}")
                 if name in ("compute", "exchange"):
                     check(line["hidden"] is None and line["exposed_ms"] is None, f"{line}")
                 else:
                     exposed = line["p50_ms"] - found["compute"]["p50_ms"]
                     hidden = min(1, max(0, 1 - exposed / found["exchange"]["p50_ms"]))
                     check(abs(line["exposed_ms"] - exposed) < 0.01 and abs(line["hidden"] - hidden) < 0.01, f"{line}")
-            shortest = {name: line["min_ms"] for name, line in found.items()}
-            check(shortest["exchange"] >= 1 and shortest["serial"] >= trace_ms + 1, f"exchanges for nothing: {shortest}")
-            for name in ("backward", "fifo", "priority"):
-                check(shortest[name] <= (shortest["compute"] + shortest["serial"]) / 2, f"{name} gains too little: {shortest}")
+
+
+def order_of_schedules():
+    """What runs beside what: serial exchanges after the whole backward, others from each layer's backward on; a forward waits for all
+    keys or, with fifo and priority, for its layer's own"""
+    layers = ("front", "middle", "last")
+    with File(HEADING + "front,2,5,1000\nmiddle,2,5,50000\nlast,2,5,1000000\n") as trace, File(name="out.json") as timeline:
+        for schedule in SCHEDULES[2:]:
+            phub_train("--trace", trace, "--rounds", 1, "--schedule", schedule, "--timeline", timeline)
+            events = [e for e in json.loads(timeline.read_text())["traceEvents"] if e["ph"] == "X"]
+            for worker in (0, 1):
+                spans = {(kind, name): sorted((e["ts"], e["ts"] + e["dur"]) for e in events if e["pid"] == worker and
+                                              e["name"] == f"{kind} {name}")
+                         for kind in ("forward", "backward", "exchange", "wait") for name in layers}
+                for at, name in enumerate(layers):
+                    for i in (0, 1):
+                        begins = spans["exchange", name][i][0]
+                        check(begins >= spans["backward", name][i][1], f"{schedule}: {name} has no gradient yet: {spans}")
+                        ended = spans["backward", layers[0]][i][1]
+                        later = spans["backward", layers[at - 1]][i][0] if at else ended
+                        check(begins >= ended if schedule == "serial" else at == 0 or begins <= later, f"{schedule}: {name}: {spans}")
+                    waits_for = [name] if schedule in ("fifo", "priority") else layers
+                    known = max(spans["exchange", other][0][1] for other in waits_for)
+                    check(spans["forward", name][1][0] >= known, f"{schedule}: {name} goes on without its weights: {spans}")
+                    for begins, _ in spans["wait", name] if schedule in ("fifo", "priority") and at else ():
+                        check(any(begins >= end for _, end in spans["forward", layers[at - 1]]), f"{schedule}: {name} waits early: {spans}")
 
 
 def table_and_timeline():
@@ -118,7 +138,7 @@ def spinning():
             check(found["compute"]["compute"] == how and found["compute"]["trace_ms"] == 40, f"{found}")
         # Two schedules of 6 iterations each compute: 3 measured ones and 3 before them.
         check(spent["spin"] > 12 * 0.040, f"{spent}")
-        check(spent["sleep"] < spent["spin"] / 2, f"{spent}")
+        check(spent["sleep"] < spent["spin"] - 12 * 0.040 / 2, f"{spent}")
 
 
 def guess():
@@ -266,7 +286,7 @@ def box_dies():
         holds(command.err.text(), r"^phub: rank \d, .*")
 
 
-CASES = [overlap_gains, table_and_timeline, spinning, guess, rounds, timeline_is_kept, waits_for_a_box, planted, several_machines,
+CASES = [times_of_schedules, order_of_schedules, table_and_timeline, spinning, guess, rounds, timeline_is_kept, waits_for_a_box, planted, several_machines,
          bad_traces, wrong_usage, box_dies]
 
 if __name__ == "__main__":
