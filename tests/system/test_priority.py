@@ -13,9 +13,10 @@ from rig import Box, check, do, job, namespace, run, say, why_no  # noqa: E402
 
 RATE_MBIT = 100
 WAY_BACK_MBIT = 20
-FC6 = 5 << 20  # elements, 20 MiB: VGG-19's fc6 has 411 MB, which would take a minute here
-KEYS = f"conv1.weight:1728,conv1.bias:64,fc6.weight:{FC6}"
-KEYS_BACK = f"fc6.weight:{FC6 // 4},conv1.weight:1728:alone"  # conv1 has the highest chunk index
+FC6 = 2 << 20  # elements, 8 MiB: VGG-19's fc6 has 411 MB, which would take a minute here
+PARTS = 16  # of fc6, each a key: how many are open says how far it is, without a clock
+KEYS = "conv1.weight:1728,conv1.bias:64," + ",".join(f"fc6.{part}:{FC6 // PARTS}" for part in range(PARTS))
+KEYS_BACK = ",".join(f"fc6.{part}:{FC6 // 2 // PARTS}" for part in range(PARTS)) + ",conv1.weight:1728:alone"  # the highest chunk index
 
 
 def link(way_mbit=RATE_MBIT, way_back_mbit=RATE_MBIT):
@@ -32,24 +33,26 @@ def link(way_mbit=RATE_MBIT, way_back_mbit=RATE_MBIT):
 
 
 def front_first():
-    """conv1 of VGG-19, pushed behind fc6, comes back while fc6 is still queued on a slow link"""
+    """conv1 of VGG-19, pushed behind fc6, comes back while fc6 is still queued on a slow link, and behind it without priorities"""
     inside, outside = link()
-    box = Box(listen="10.77.0.1:0", create="secret", create_secret_env="SECRET", env={"SECRET": "s"}, prefix=inside)
+    box = Box(listen="10.77.0.1:0", create="secret", create_secret_env="SECRET", env={"SECRET": "s"}, prefix=inside, cores=1)
     workers = job(box.url("vgg"), 2, secret="s", keys=KEYS, front=1, barrier=1, rounds=3, transport="tcp", prefix=outside)
+    shares = []
     ideal_s = 2 * 4 * FC6 * 8 / (RATE_MBIT * 1e6)
     for worker in workers:
         result = worker.good()
-        say(f"{worker.name}: conv1 after {result['front_us'] / 1e3:.0f} ms, fc6 after {result['all_us'] / 1e3:.0f} ms "
+        say(f"{worker.name}: {result['open_behind']} parts open, conv1 after {result['front_us'] / 1e3:.0f} ms, fc6 after {result['all_us'] / 1e3:.0f} ms "
             f"(the link needs {1e3 * ideal_s:.0f} ms)")
-        check(result["open_behind"] == 3, f"fc6 was still open in {result['open_behind']} of 3 rounds")
+        check(result["open_behind"] > PARTS // 2, f"only {result['open_behind']} of {PARTS} parts of fc6 were still open")
         check(result["all_us"] > 0.8e6 * ideal_s, "the link is not slow")
-        check(result["front_us"] < 0.2 * result["all_us"], "conv1 waited for fc6")
+        shares.append(result["front_us"] / result["all_us"])
     workers = job(box.url("flat"), 2, secret="s", keys=KEYS, front=1, flat=1, barrier=1, rounds=1, prefix=outside)
     for worker in workers:
         result = worker.good()
-        say(f"{worker.name}: without priorities conv1 after {result['front_us'] / 1e3:.0f} ms")
-        check(result["front_us"] > 0.5 * result["all_us"], "conv1 comes first without priorities too: nothing was shown")
+        say(f"{worker.name}: {result['open_behind']} parts open, without priorities conv1 after {result['front_us'] / 1e3:.0f} ms")
+        check(result["open_behind"] < PARTS // 2, f"{result['open_behind']} parts open without priorities too: nothing was shown")
     box.stop()
+    return max(shares)
 
 
 def back_first():
@@ -61,10 +64,10 @@ def back_first():
                   prefix=outside)
     for worker in workers:
         result = worker.good()
-        say(f"{worker.name}: conv1 after {result['front_us'] / 1e3:.0f} ms, fc6 after {result['all_us'] / 1e3:.0f} ms")
-        check(result["open_behind"] == 2, f"fc6 was still open in {result['open_behind']} of 2 rounds")
-        check(result["front_us"] < 0.7 * result["all_us"], "the box sent conv1 behind fc6, which is less urgent")
+        say(f"{worker.name}: {result['open_behind']} parts open, conv1 after {result['front_us'] / 1e3:.0f} ms, fc6 after {result['all_us'] / 1e3:.0f} ms")
+        check(result["open_behind"] > PARTS // 4, f"only {result['open_behind']} of {PARTS} parts of fc6 were still open")
     box.stop()
 
 
-run([front_first, back_first], skip_all=why_no(link))
+if __name__ == "__main__":
+    run([front_first, back_first], skip_all=why_no(link))

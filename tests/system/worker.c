@@ -37,7 +37,7 @@ struct worker {
 	float spoiled;    /* the element that some rank makes NaN, as it came back in that round */
 	uint64_t began_ms, reported_ms;
 	uint64_t front_us, all_us; /* of the last round: until the urgent key was back, and all of them */
-	int open_behind;           /* rounds in which the least urgent key was still open then */
+	unsigned open_behind;      /* keys that were still open then, in the round with the fewest */
 };
 
 static uint64_t worker_now_us(void)
@@ -142,7 +142,7 @@ static int worker_end(struct worker *w, int rc)
 	printf(",\"rounds\":%" PRIu64 ",\"wrong\":%" PRIu64 ",\"digest\":\"%016" PRIx64 "\",\"ms\":%" PRIu64
 	       ",\"pushed_bytes\":%" PRIu64 ",\"pulled_bytes\":%" PRIu64 ",\"copied_bytes\":%" PRIu64
 	       ",\"front_us\":%" PRIu64 ",\"all_us\":%" PRIu64
-	       ",\"open_behind\":%d,\"spoiled\":\"%g\",\"touched\":%" PRIu64 ",\"datagrams\":%" PRIu64
+	       ",\"open_behind\":%u,\"spoiled\":\"%g\",\"touched\":%" PRIu64 ",\"datagrams\":%" PRIu64
 	       ",\"datagrams_resent\":%" PRIu64 ",\"datagrams_dropped\":%" PRIu64 ",\"coded_pushes\":%" PRIu64
 	       ",\"coded_results\":%" PRIu64 ",\"resumed\":%u,\"settled\":\"%016" PRIx64 "\"}\n",
 		w->rounds, w->wrong, w->digest, worker_now_us() / 1000 - w->began_ms, stats.pushed_bytes,
@@ -382,13 +382,15 @@ static int worker_exchange(struct worker *w)
 	const struct worker_options *o = &w->options;
 	uint64_t began_us = worker_now_us();
 	int last = (int)o->key_count - 1;
-	int rc = worker_push(w), open;
+	int rc = worker_push(w);
+	unsigned open = 0;
 
 	if (rc == 0 && (o->front || o->back)) {
 		rc = phub_wait(w->phub, o->front ? 0 : last, o->wait_ms);
 		w->front_us = worker_now_us() - began_us;
-		open = phub_test(w->phub, o->front ? last : 0);
-		w->open_behind += open == 0;
+		for (unsigned i = 0; i < o->key_count; i++)
+			open += phub_test(w->phub, (int)i) == 0;
+		w->open_behind = w->rounds == 0 || open < w->open_behind ? open : w->open_behind;
 	}
 	if (rc == 0)
 		rc = worker_wait(w, worker_call_wait);
