@@ -571,6 +571,11 @@ bench-neighbours: ## what a flooding or stopped job costs another on its core, i
 	@$(MAKE) --no-print-directory all $(BUILD)/tests/system/worker
 	@BUILD='$(BUILD)' RUNS='$(RUNS)' tests/bench/neighbours.py
 
+.PHONY: bench-rates
+bench-rates: ## rates and times that tests only see happen, judged, into BUILD/rates.md: minutes, on an idle machine (root for links; RUNS=3)
+	@$(MAKE) --no-print-directory all test-programs
+	@BUILD='$(BUILD)' RUNS='$(RUNS)' tests/bench/rates.py
+
 .PHONY: bench-encrypt
 bench-encrypt: deps-bench ## what encryption costs on each transport, into BUILD/encrypt.md: minutes (root for dpdk; RUNS=5, QUICK=1)
 	@$(MAKE) --no-print-directory all $(BENCH_CYCLES)

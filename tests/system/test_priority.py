@@ -13,10 +13,10 @@ from rig import Box, check, do, job, namespace, run, say, why_no  # noqa: E402
 
 RATE_MBIT = 100
 WAY_BACK_MBIT = 20
-FC6 = 2 << 20  # elements, 8 MiB: VGG-19's fc6 has 411 MB, which would take a minute here
+FC6 = 4 << 20  # elements, 16 MiB: VGG-19's fc6 has 411 MB, which would take a minute here
 PARTS = 16  # of fc6, each a key: how many are open says how far it is, without a clock
 KEYS = "conv1.weight:1728,conv1.bias:64," + ",".join(f"fc6.{part}:{FC6 // PARTS}" for part in range(PARTS))
-KEYS_BACK = ",".join(f"fc6.{part}:{FC6 // 2 // PARTS}" for part in range(PARTS)) + ",conv1.weight:1728:alone"  # the highest chunk index
+KEYS_BACK = ",".join(f"fc6.{part}:{FC6 // 4 // PARTS}" for part in range(PARTS)) + ",conv1.weight:1728:alone"  # the highest chunk index
 
 
 def link(way_mbit=RATE_MBIT, way_back_mbit=RATE_MBIT):

@@ -16,7 +16,7 @@ PHUB = rig.BUILD / "phub"
 KEYS = ["bench", "trace", "schedule", "transport", "mode", "compute", "workers", "layers", "keys", "bytes", "optimizer",
         "rounds", "iterations_per_s", "p50_ms", "p99_ms", "min_ms", "max_ms", "trace_ms", "exposed_ms", "hidden", "errors"]
 SCHEDULES = ["compute", "exchange", "serial", "backward", "fifo", "priority"]
-LATE_MS = 5  # COMPUTE_LATE_NS: who woke too late catches up with so much of it
+LATE_MS = 2  # COMPUTE_LATE_NS: who woke too late catches up with so much of it
 HEADING = "name,forward_ms,backward_ms,elements\n"
 # Most bytes are in the last layer, whose backward is the first: there is time to hide them.
 TRACE = "# made up\n" + HEADING + "front,10,20,1000\nmiddle,10,20,50000\nrelu,0.5,0.5,\nlast,10,20,2000000\n"
