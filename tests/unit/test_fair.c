@@ -337,7 +337,7 @@ static void expect_parts(const struct kind *kinds, unsigned count, const double 
 	struct rig *r = rig_open(kinds, count);
 	double share[JOBS_MAX], all = 0;
 
-	rig_measure(r, 100000, 200000, share);
+	rig_measure(r, 50000, 100000, share);
 	for (unsigned i = 0; i < count; i++)
 		all += share[i];
 	assert_true(all > busy);
@@ -388,11 +388,11 @@ static double beside(const struct kind *kinds)
 	double share[JOBS_MAX], alone;
 	struct rig *r = rig_open(kinds, 1);
 
-	rig_measure(r, 50000, 200000, share);
+	rig_measure(r, 25000, 100000, share);
 	alone = share[0];
 	rig_close(r);
 	r = rig_open(kinds, 2);
-	rig_measure(r, 50000, 200000, share);
+	rig_measure(r, 25000, 100000, share);
 	rig_close(r);
 	return (share[0] + share[1]) / alone;
 }
