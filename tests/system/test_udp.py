@@ -9,7 +9,6 @@ Usage: test_udp.py    exits 77 without root or namespaces
 """
 import pathlib
 import sys
-import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 from rig import Box, do, job, namespace, run, say, why_no  # noqa: E402
@@ -73,8 +72,9 @@ def a_link_that_narrows():
     inside, outside = link()
     box = Box(listen="10.78.0.1:0", transports="udp", create="secret", create_secret_env="SECRET", env={"SECRET": "s"},
               prefix=inside)
-    worker, = job(box.url("narrows"), 1, secret="s", keys=KEYS, rounds=100000, pause_us=2000, transport="udp", prefix=outside)
-    time.sleep(1)
+    worker, = job(box.url("narrows"), 1, secret="s", keys=KEYS, rounds=100000, pause_us=2000, report_ms=100, transport="udp",
+                  prefix=outside)
+    worker.event("progress")  # it exchanges, in datagrams as large as come through
     do(*inside, "ip", "link", "set", "udp0", "mtu", "1400")
     do(*outside, "ip", "link", "set", "udp1", "mtu", "1400")
     worker.failed("EHOSTUNREACH", "large datagrams", "MTU")
