@@ -68,7 +68,9 @@ static inline unsigned gate_threads(void)
 	DIR *dir = opendir("/proc/self/task");
 	unsigned count = 0;
 
-	while (dir && readdir(dir))
+	if (!dir)
+		abort();
+	while (readdir(dir))
 		count++;
 	closedir(dir);
 	return count;
