@@ -276,9 +276,9 @@ class Collection:
 
 
 def builds(name, variant, whole):
-    """The job that builds a variant. The first one has all CPUs: the tests of the others run beside their builds."""
+    """The job that builds a variant. The first one uses all CPUs: nothing can run before it, and much waits for it."""
     jobs = int(CPUS) if whole else 1
-    return Job(name, "build", ["make", f"-j{jobs}", *variant.make, *variant.targets], cpu=jobs, wall_s=600, first=True, timeout_s=3600, counted=False)
+    return Job(name, "build", ["make", f"-j{jobs}", *variant.make, *variant.targets], first=True, timeout_s=3600, counted=False)
 
 
 def kernel(kind):
@@ -353,7 +353,7 @@ class Queue:
                 job.wall_s = max(wall_s, 0.01)
                 if job.counted:
                     job.cpu = min(max(cpu_s / job.wall_s, WAITS_CPU), CPUS)
-        self.waiting.sort(key=lambda job: (not job.first, -job.wall_s))
+        self.waiting.sort(key=lambda job: (not job.first, 0 if job.first else -job.wall_s))  # builds as they were asked for
 
     def start(self, job):
         logs = pathlib.Path(job.env.get("BUILD", "build")) / "test-logs"
