@@ -171,7 +171,7 @@ def test_no_box(box):
     begun = time.monotonic()
     with raises(phub.Error, "127.0.0.1:9"):
         phub.connect("phub://127.0.0.1:9/job", timeout=0.4)
-    assert time.monotonic() - begun < 5
+    assert time.monotonic() - begun < 20  # the default is 30
 
 
 def test_a_missing_rank_is_named(box):
@@ -180,7 +180,7 @@ def test_a_missing_rank_is_named(box):
     begun = time.monotonic()
     with raises(TimeoutError, "rank 1", "after 1.6 s"):
         worker.push_pull(numpy.ones(3, "f4"), timeout=1.6)
-    assert 1.5 < time.monotonic() - begun < 9
+    assert 1.5 < time.monotonic() - begun < 20
     with raises(phub.Error, "rank 0", "taken"):
         phub.connect(url, rank=0, world=2)
 
@@ -264,7 +264,7 @@ def test_ctrl_c_is_heard_while_waiting(box):
     begun = time.monotonic()
     with raises(KeyboardInterrupt):
         worker.push_pull(numpy.ones(3, "f4"))
-    assert time.monotonic() - begun < 3
+    assert time.monotonic() - begun < 20  # at once, and not when the wait of 30 s is over
     worker.leave()
     worker.close()
 
