@@ -202,6 +202,22 @@ def check_cases(root, paths):
             complain(path, line, f"{name}(): a case without an assertion")
 
 
+def check_statics(root, paths):
+    """Under a sanitizer a layer is one translation unit, where two static variables of one name and no value become one, unsaid."""
+    seen = {}
+    for path in paths:
+        layer = layer_of(path)
+        if not path.endswith(".c") or layer in ("tests", "aggregation", "main", None) or path.startswith("transport/dpdk"):
+            continue
+        with open(os.path.join(root, path), encoding="utf-8") as file:
+            code = strip(file.read())
+        for match in re.finditer(r"^static\b([^(){}=;]*);", code, re.M):
+            for name in re.findall(r"(\w+)\s*(?:\[[^\]]*\]\s*)*(?=,|$)", match.group(1)):
+                other = seen.setdefault((layer, name), path)
+                if other != path:
+                    complain(path, line_of(code, match), f"static {name}: {other} has one too, and a layer may be one translation unit")
+
+
 def check_file(root, path):
     with open(os.path.join(root, path), encoding="utf-8") as file:
         text = file.read()
@@ -236,6 +252,7 @@ def main(root=None, *paths):
     for path in paths:
         check_file(root, path)
     check_cases(root, paths)
+    check_statics(root, paths)
     return 1 if errors else 0
 
 

@@ -209,6 +209,10 @@ def check_violations(tree):
         plant(tree, [ELSEWHERE, (path, text)])
         status, output = called(check.main, str(tree), path)
         judge(exactly(status, output, pattern, path + ":"), f'{path}: not "{pattern}" alone about: {text}', output)
+    twins = {f"phub/{name}.c": f"static int before_{name}, twin[8];\n" for name in "ab"}
+    plant(tree, list(twins.items()))
+    status, output = called(check.main, str(tree), *twins)
+    judge(exactly(status, output, "static twin: phub/a.c has one too", "phub/b.c:"), "two static variables of one name and layer", output)
     for pattern, expression, name in MANIFESTS:
         status, output = called(k8s.main, *plant_manifests(tree, expression, name))
         judge(exactly(status, output, pattern), f'k8s/{name}.yaml with "{expression}": not "{pattern}" alone', output)

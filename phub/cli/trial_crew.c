@@ -75,12 +75,12 @@ void trial_crew_fini(struct trial_crew *crew)
 
 /* ---- processes ---- */
 
-static volatile sig_atomic_t crew_interrupted;
+static volatile sig_atomic_t trial_crew_interrupted;
 
 static void trial_crew_on_signal(int number)
 {
 	(void)number;
-	crew_interrupted = 1;
+	trial_crew_interrupted = 1;
 }
 
 static void crew_catch_signals(void)
@@ -189,7 +189,7 @@ static void trial_crew_await(struct trial_crew *crew)
 		bool wrong = atomic_load_explicit(&crew->shared[0]->all->failed, memory_order_relaxed);
 
 		trial_crew_reap(crew);
-		if (crew_interrupted && !crew->trouble.code)
+		if (trial_crew_interrupted && !crew->trouble.code)
 			err_set(&crew->trouble, -EINTR, "interrupted");
 		if (crew->box.pid && box_process_check(&crew->box, crew->trouble.code ? NULL : &crew->trouble) < 0)
 			wrong = true;
