@@ -5,6 +5,7 @@
 
 Two "hosts" on this machine are told apart by PHUB_HOSTBOX_NAME. Real boxes, real workers.
 """
+import functools
 import hashlib
 import json
 import os
@@ -24,6 +25,7 @@ from test_racks import admitted, until  # noqa: E402
 
 PHUB = rig.BUILD / "phub"
 KEYS = "a:50000,b:70000,c:100"
+ROUNDS = 8
 FOLDER = tempfile.TemporaryDirectory(prefix="phub-hostbox-")
 ENDS_S = 20  # for a box of which nobody is left: 2 s, on a machine that has much else to do
 
@@ -46,7 +48,7 @@ class Site:
 
     def worker(self, host, rank, world, job="demo", env=None, query="?hostbox=auto", at=None, **more):
         """`at`: the box above the host's; the root where it is not given."""
-        given = {"keys": KEYS, "rounds": 20, **more}
+        given = {"keys": KEYS, "rounds": ROUNDS, **more}
         return rig.Worker((at or self.root).url(job) + query, rank=rank, world=world, env=self.env(host, **(env or {})), **given)
 
     def workers(self, hosts, **more):
@@ -118,9 +120,11 @@ def jobs(address, name):
     return next(job for job in map(json.loads, out.splitlines()) if job.get("job") == name)
 
 
+@functools.cache
 def flat(world, **more):
+    """The digest that so many workers at one box end with."""
     box = rig.Box(cores=1)
-    digests = {worker.good()["digest"] for worker in rig.job(box.url("flat"), world, keys=KEYS, rounds=20, transport="tcp", **more)}
+    digests = {worker.good()["digest"] for worker in rig.job(box.url("flat"), world, keys=KEYS, rounds=ROUNDS, transport="tcp", **more)}
     box.stop()
     check(len(digests) == 1, f"{digests}")
     return digests.pop()
@@ -462,7 +466,7 @@ def sharded():
             workers = [site.worker("one", 0, 5, job=job, **more), site.worker("one", 1, 5, job=job, **more),
                        site.worker("two", 2, 5, job=job, **more),
                        site.worker("two", 3, 5, job=job, at=other, **more),
-                       rig.Worker(other.url(job), rank=4, world=5, **{"keys": KEYS, "rounds": 20, **more})]
+                       rig.Worker(other.url(job), rank=4, world=5, **{"keys": KEYS, "rounds": ROUNDS, **more})]
             digests = {worker.good()["digest"] for worker in workers}
             check(job == "tables" or digests == {flat(5, **more)}, f"{hierarchy}, {job}: {digests}")
         workers = [site.worker("one", 0, 3, job="long", rounds=1000000, report_ms=50, pause_us=2000),
