@@ -9,7 +9,7 @@ import tempfile
 
 import rig
 from rig import check, holds
-from test_racks import KEYS, PHUB, flat, jobs, rack_file
+from test_racks import KEYS, PHUB, ROUNDS, flat, jobs, rack_file
 
 
 def auto():
@@ -51,7 +51,7 @@ def auto():
         found = run("even", **forever)
         check(found["hierarchy"] in ("sharded", "chain") and max(homes(found)) - min(homes(found)) <= 2, f"{found}")
         holds(found["hierarchy_why"], f"^{found['hierarchy']}: .* ms a round beside tree .*; the uplink of r. limits$")
-        run("sums", rounds=20)
+        run("sums", rounds=ROUNDS)
 
         rack_file(path, ports, ["100Mbit", "100Mbit", "20Mbit"])
         reload("read anew: 3 racks, 3 boxes")
@@ -60,7 +60,7 @@ def auto():
         check(homes(found)[2] <= count / 5 and homes(found)[0] >= count / 3, f"{found}")
         found = run("slower", **forever)  # what others lift to the slow one, and what it lifts, is more than the tree's one model
         check(found.get("hierarchy") is None and found["hierarchy_why"].startswith("tree: "), f"{found}")
-        run("sharded", rounds=20)
+        run("sharded", rounds=ROUNDS)
 
         # One that runs goes by the file with its next key table.
         crew = [rig.Worker(box.url("sharded"), rank=rank, world=3, keys=KEYS, transport="tcp", rounds=20, tables=2, pause_us=100000)
@@ -75,7 +75,7 @@ def auto():
             worker.event("started")
         anew = homes(jobs(boxes[0], "sharded"))
         check(slow[2] <= count / 5 and anew[0] <= count / 5 < anew[2], f"{slow}, then {anew}")
-        check({worker.good()["digest"] for worker in crew} == {flat(3, tables=2)}, "other sums than of one box")
+        check({worker.good()["digest"] for worker in crew} == {flat(3, tables=2, rounds=20)}, "other sums than of one box")
 
         path.write_text("racks: nonsense\n")
         reload(r"racks.yaml:1: racks is no list; the rack file that was read before stays")

@@ -113,7 +113,8 @@ def killed():
     """the box is killed, or told to stop, at any time: the workers go on at the standby, and end with the bits of a run that nobody disturbed"""
     for number, kind in enumerate(KINDS):
         # Large tensors: some of a round is nearly always on its way to the standby.
-        arguments = {"rounds": "until-told", "pause_us": 1000, "keys": "conv:9408,bias:64,fc:500000,tail:1000", "transport": "tcp", "barrier": True, "report_ms": 20, **kind}
+        arguments = {"rounds": "until-told", "pause_us": 1000, "keys": "conv:9408,bias:64,fc:500000,tail:1000", "transport": "tcp",
+                     "barrier": True, "report_ms": 20, **kind}
         how = (signal.SIGKILL, signal.SIGTERM)[number % 2]
         box, standby = two()
         workers = job(box.url("demo"), 3, **arguments)
