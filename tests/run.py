@@ -55,6 +55,8 @@ JOBS_MAX = int(3 * CPUS)  # processes wait, too, and each slows the others' dead
 WAITS_CPU = 0.25
 SLACK_CPU = 0.5  # what is known of a job is a mean: it computes at times only
 THREADS = "tests/threads.txt"
+# What make has set for the variant that it was asked for: the job says itself what it is built with.
+HANDED_DOWN = ("MAKEFLAGS", "MFLAGS", "MAKELEVEL", "MAKEOVERRIDES", "BUILD", "CC", "SAN", "CFLAGS", "OPT")
 SYSTEM_S, MACHINE_S = 30, 40  # what a test is taken for that nobody has timed here
 
 
@@ -82,10 +84,10 @@ VARIANTS = {
     "gcc": Variant("build", [], ["test-programs", "arm-programs"], arm=True, vm="uml", threads=True),
     "clang": Variant("build-clang", ["CC=clang", "BUILD=build-clang"], ["test-programs"],
                      "unit suite fuzz/ sim phubd test_cli hostile bad_input library".split(), seeds=200),
-    "address": Variant("build-address", ["SAN=address", "CFLAGS=-g1"], ["test-programs"],
+    "address": Variant("build-address", ["SAN=address", "BUILD=build-address", "CFLAGS=-g1"], ["test-programs"],
                        "unit suite fuzz/ sim phubd racks hostbox bad_input hostile sites_saved -rdma/suite/test_exchange -test_transport- "
                        "-test_verbs_hostile-".split(), seeds=100, vm="qemu", timeout_s=600),
-    "thread": Variant("build-thread", ["SAN=thread", "CFLAGS=-g1"], ["test-programs"], seeds=20, timeout_s=600, threads=True, listed=True),
+    "thread": Variant("build-thread", ["SAN=thread", "BUILD=build-thread", "CFLAGS=-g1"], ["test-programs"], seeds=20, timeout_s=600, threads=True, listed=True),
     "fuzz": Variant("build-fuzz", ["CC=clang", "SAN=fuzzer", "BUILD=build-fuzz", "CFLAGS=-g1"], ["fuzz-programs"], fuzz=True),
 }
 LINT = "lint"
@@ -359,7 +361,7 @@ class Queue:
         logs = pathlib.Path(job.env.get("BUILD", "build")) / "test-logs"
         logs.mkdir(parents=True, exist_ok=True)
         job.log = logs / (re.sub(r"[ /]+", ".", job.name) + ".log")
-        env = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL", "MAKEOVERRIDES")}
+        env = {name: value for name, value in os.environ.items() if name not in HANDED_DOWN}
         for old in [*logs.glob(f"{job.log.stem}.sanitizer.*"), job.log.with_suffix(".threads")]:
             old.unlink(missing_ok=True)
         if job.threads:
