@@ -1,7 +1,8 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
 """Rates and times that tests only see happen, judged here, where other programs may be kept away: what overlap gains, what rates
-phub topo probe finds, how soon an urgent key is back on a slow link, how soon a box ends, and how many seeds are simulated a second.
+phub topo probe finds, how soon an urgent key is back on a slow link, what a flood of datagrams costs, how soon a box ends, and how
+many seeds are simulated a second.
 
 Usage: rates.py           measures; writes $OUT/rates.md
 
@@ -25,6 +26,7 @@ from systems import BUILD, OUT, make_ready, run_program
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "system"))
 import rig  # noqa: E402
+import test_datagrams  # noqa: E402
 import test_priority  # noqa: E402
 import test_probe  # noqa: E402
 import test_train  # noqa: E402
@@ -120,6 +122,7 @@ def main():
         say(f"slow links are left out: {why}")
     else:
         table.runs("phub topo probe: how far a rate is off, in parts of the true one, the worst of ", probe, most=0.15)
+        table.runs("100,000 datagrams a second that are nobody's: rounds of a job, in parts of those without", lambda: test_datagrams.flood(7), least=0.5)
         table.runs("an urgent key behind a large one on a slow link: its time, in parts of the large one's", urgent, most=0.2)
     (OUT / "rates.md").write_text("\n".join(table.table()) + "\n")
     table.say(say)
