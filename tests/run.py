@@ -596,6 +596,8 @@ def main():
     for key, why in skips:
         queue.tell_skip(key, why)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    for number in (signal.SIGINT, signal.SIGQUIT):  # a shell that starts us in the background has them ignored, by tests' programs, too
+        signal.signal(number, lambda *_: sys.exit(130))
     try:
         queue.run()
     except (KeyboardInterrupt, SystemExit):
