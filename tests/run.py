@@ -87,7 +87,8 @@ VARIANTS = {
     "address": Variant("build-address", ["SAN=address", "BUILD=build-address", "CFLAGS=-g1"], ["test-programs"],
                        "unit suite fuzz/ sim phubd racks hostbox bad_input hostile sites_saved -rdma/suite/test_exchange -test_transport- "
                        "-test_verbs_hostile-".split(), seeds=100, vm="qemu", timeout_s=600),
-    "thread": Variant("build-thread", ["SAN=thread", "BUILD=build-thread", "CFLAGS=-g1"], ["test-programs"], seeds=20, timeout_s=600, threads=True, listed=True),
+    "thread": Variant("build-thread", ["SAN=thread", "BUILD=build-thread", "CFLAGS=-g1"], ["test-programs"], seeds=20, timeout_s=600, threads=True,
+                      listed=True),
     "fuzz": Variant("build-fuzz", ["CC=clang", "SAN=fuzzer", "BUILD=build-fuzz", "CFLAGS=-g1"], ["fuzz-programs"], fuzz=True),
 }
 LINT = "lint"

@@ -280,9 +280,14 @@ struct checkpoint_entry checkpoint_rig_newest(struct checkpoint_rig *r)
 	return first;
 }
 
-/* Files in the job's directories, of any kind. */
 int checkpoint_rig_files(struct checkpoint_rig *r)
 {
+	return checkpoint_rig_files_of(r, 0);
+}
+
+int checkpoint_rig_files_of(struct checkpoint_rig *r, uint64_t bytes_min)
+{
+	struct stat file;
 	int count = 0;
 	DIR *dir;
 
@@ -294,7 +299,8 @@ int checkpoint_rig_files(struct checkpoint_rig *r)
 		if (!dir)
 			continue;
 		for (struct dirent *d = readdir(dir); d; d = readdir(dir))
-			count += d->d_name[0] != '.';
+			count += d->d_name[0] != '.' && fstatat(dirfd(dir), d->d_name, &file, 0) == 0 &&
+				 (uint64_t)file.st_size >= bytes_min;
 		closedir(dir);
 	}
 	return count;

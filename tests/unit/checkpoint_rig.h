@@ -41,8 +41,9 @@ int checkpoint_rig_read(struct checkpoint_rig *r, uint64_t *repaired, struct err
 void checkpoint_rig_expect(struct checkpoint_rig *r, uint64_t repaired);
 unsigned checkpoint_rig_list(struct checkpoint_rig *r, struct checkpoint_entry **out);
 struct checkpoint_entry checkpoint_rig_newest(struct checkpoint_rig *r);
-/* How many files the job's directories have, of any kind. */
+/* How many files the job's directories have, of any kind; or only those of at least so many bytes. */
 int checkpoint_rig_files(struct checkpoint_rig *r);
+int checkpoint_rig_files_of(struct checkpoint_rig *r, uint64_t bytes_min);
 /* Opens one; fails the test when it cannot. */
 int checkpoint_rig_piece(struct checkpoint_rig *r, const struct checkpoint_entry *entry, unsigned piece, int flags);
 

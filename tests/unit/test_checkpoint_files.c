@@ -123,8 +123,9 @@ static void test_parity_refused(void **state)
 #endif
 
 struct slow_core {
+	struct checkpoint_rig *rig;
 	struct snapshot *s;
-	uint64_t limit; /* of file sizes, from the middle on; 0: none */
+	uint64_t limit; /* of file sizes, from the middle on, but only once room for more is reserved; 0: none */
 	bool misses;
 };
 
@@ -140,6 +141,8 @@ static void *slow_core(void *arg)
 		if (i == core->s->chunk_count / 2 && core->limit) {
 			struct rlimit limit = {.rlim_cur = core->limit, .rlim_max = RLIM_INFINITY};
 
+			while (checkpoint_rig_files_of(core->rig, core->limit + 1) < 2) /* the old checkpoint is one */
+				nanosleep(&pause, NULL);
 			setrlimit(RLIMIT_FSIZE, &limit);
 		}
 		if (i == core->s->chunk_count / 2 && core->misses) {
@@ -156,6 +159,7 @@ static int write_slowly(struct checkpoint_rig *r, struct slow_core core, struct 
 	pthread_t thread;
 	int rc;
 
+	core.rig = r;
 	core.s = &r->snapshot;
 	for (uint32_t i = 0; i < r->snapshot.chunk_count; i++)
 		r->snapshot.chunks[i].copied = false;
