@@ -324,7 +324,8 @@ static int course_begin(struct phub_site *s, enum course_kind kind)
 		.steps = s->site.counts.steps,
 		.exchanges = s->exchanges,
 		.samples = s->samples,
-		.alike = s->within ? s->within->present.count : 1};
+		.alike = s->within ? s->within->present.count : 1,
+		.around = s->around ? s->around->exchanges : 0};
 	int rc;
 
 	memset(s->slots_out, 0, course_slots(s) * sizeof(float));

@@ -351,6 +351,17 @@ void course_sync_land(struct phub_site *s)
 	s->has = s->has || !s->sync.damaged;
 }
 
+/* Whose weights others take: of who has some, that of the last exchange. Of the same exchange within, that of the last
+ * one around, which is in its weights within already: others come to it only after these. */
+static bool sync_leads(const struct slot *slot, const struct slot *best)
+{
+	if ((slot->flags ^ best->flags) & SLOT_HAS)
+		return slot->flags & SLOT_HAS;
+	if (slot->exchanges != best->exchanges)
+		return slot->exchanges > best->exchanges;
+	return slot->around > best->around;
+}
+
 void course_summon(struct phub_site *s)
 {
 	struct slot best = {0};
@@ -360,12 +371,9 @@ void course_summon(struct phub_site *s)
 	s->sync.damaged = false;
 	for (uint32_t rank = 0; rank < s->world; rank++) {
 		struct slot slot;
-		bool more;
 
 		slots_get(s->slots_in, rank, &slot);
-		more = (slot.flags & SLOT_HAS) != (best.flags & SLOT_HAS) ? (slot.flags & SLOT_HAS) != 0
-									  : slot.exchanges > best.exchanges;
-		if (slot.flags && (!best.flags || more)) {
+		if (slot.flags && (!best.flags || sync_leads(&slot, &best))) {
 			best = slot;
 			s->sync.root = rank;
 		}

@@ -15,7 +15,7 @@ void slots_put(float *slots, uint32_t rank, const struct slot *slot)
 {
 	const uint64_t words[SLOT_WORDS] = {slot->steps, slot->exchanges, slot->samples, slot->check,
 		scout_word_of(slot->said), slot->alike, slot->broken, slot->bytes, slot->within, slot->wire,
-		slot->terms};
+		slot->terms, slot->around};
 	float *at = slots + (size_t)rank * SLOT_FLOATS;
 
 	at[0] = (float)slot->flags;
@@ -64,7 +64,7 @@ void slots_get(const float *slots, uint32_t rank, struct slot *slot)
 		return;
 	*slot = (struct slot){(unsigned)at[0], words[0], words[1], words[2], (uint32_t)words[3],
 		scout_word_double(words[4]), (uint32_t)words[5], (uint32_t)words[6], words[7], words[8], words[9],
-		words[10]};
+		words[10], words[11]};
 }
 
 void slots_get_report(const float *slots, uint32_t rank, struct scout_report *report)

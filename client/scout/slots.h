@@ -36,6 +36,7 @@ struct slot {
 	uint32_t broken;              /* 1 + the first tensor of which it says what is no number; 0: none */
 	uint64_t bytes, within, wire; /* that it has sent so far: see sent.h */
 	uint64_t terms;               /* that all have to agree on, in a sync: see course_sync.c; 0: it says none */
+	uint64_t around;              /* exchanges of the site around it; 0: there is none */
 };
 
 /* What who comes needs beside weights. */
@@ -48,7 +49,7 @@ struct slots_news {
 	uint8_t scout[SCOUT_SAVED_BYTES];
 };
 
-#define SLOT_WORDS  11u
+#define SLOT_WORDS  12u
 #define SLOT_FLOATS ((uint32_t)(1 + SLOT_WORDS * SCOUT_WORD_FLOATS + SCOUT_REPORT_FLOATS))
 #define NEWS_FLOATS ((uint32_t)(5 * SCOUT_WORD_FLOATS + SCOUT_BYTES_FLOATS(SCOUT_SAVED_BYTES)))
 

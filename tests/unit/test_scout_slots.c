@@ -111,7 +111,7 @@ static void test_slots(void **state)
 	for (uint32_t rank = 0; rank < WORLD; rank++) {
 		const struct slot own = {SLOT_HERE | rank * SLOT_HELLO, 1000 + rank, UINT64_C(1) << 40, 7 * rank,
 			UINT32_MAX - rank, 1.5 + rank, 2 + rank, 9 * rank, UINT64_C(5) << 40, UINT64_C(6) << 40, rank,
-			UINT64_MAX - rank};
+			UINT64_MAX - rank, UINT64_C(7) << 40 | rank};
 
 		memset(part, 0, sizeof(part));
 		if (rank == 1)
@@ -136,7 +136,7 @@ static void test_slots(void **state)
 	assert_int_equal(slot.alike, 5);
 	assert_int_equal(slot.broken, 27);
 	assert_true(slot.bytes == UINT64_C(5) << 40 && slot.within == UINT64_C(6) << 40 && slot.wire == 3);
-	assert_true(slot.terms == UINT64_MAX - 3);
+	assert_true(slot.terms == UINT64_MAX - 3 && slot.around == (UINT64_C(7) << 40 | 3));
 	slots_get_report(sum, 3, &report);
 	assert_true(report.home == 3.5 && report.away == 0.25);
 	assert_int_equal(report.samples, 9);
