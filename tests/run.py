@@ -51,8 +51,8 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 TIMES = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "phub-tests/times.json"
 CPUS = float(os.environ.get("TEST_CPUS") or len(os.sched_getaffinity(0)))
-JOBS_MAX = int(3 * CPUS)  # processes wait, too, and each slows the others' deadlines down
-WAITS_CPU = 0.25
+JOBS_MAX = int(2 * CPUS)  # each makes the others' deadlines shorter
+WAITS_CPU, LEAST_CPU = 0.25, 0.5
 SLACK_CPU = 0.5  # what is known of a job is a mean: it computes at times only
 THREADS = "tests/threads.txt"
 # What make has set for the variant that it was asked for: the job says itself what it is built with.
@@ -354,8 +354,8 @@ class Queue:
             if job.key in known:
                 wall_s, cpu_s = known[job.key]
                 job.wall_s = max(wall_s, 0.01)
-                if job.counted:
-                    job.cpu = min(max(cpu_s / job.wall_s, WAITS_CPU), CPUS)
+                if job.counted:  # on a busy machine it had less of the CPUs than it would take
+                    job.cpu = min(max(cpu_s / job.wall_s, min(job.cpu, LEAST_CPU)), CPUS)
         self.waiting.sort(key=lambda job: (not job.first, 0 if job.first else -job.wall_s))  # builds as they were asked for
 
     def start(self, job):
