@@ -315,7 +315,8 @@ static unsigned course_flags(const struct phub_site *s, enum course_kind kind)
 	return SLOT_HERE | (kind == COURSE_HELLO ? SLOT_HELLO : 0) | (has ? SLOT_HAS : 0) |
 	       (s->restored ? SLOT_LOADED : 0) | (s->pending && kind != COURSE_EXCHANGE ? SLOT_PENDING : 0) |
 	       (s->pending && s->window.open && kind != COURSE_EXCHANGE ? SLOT_WINDOW : 0) |
-	       (s->finishes && kind == COURSE_EXCHANGE ? SLOT_FINISH : 0) | course_log_flags(s);
+	       (s->finishes && kind == COURSE_EXCHANGE ? SLOT_FINISH : 0) | (s->half ? SLOT_HALF : 0) |
+	       course_log_flags(s);
 }
 
 static int course_begin(struct phub_site *s, enum course_kind kind)

@@ -249,6 +249,7 @@ static void sync_take_weights(struct phub_site *s, const struct slot *root)
 		s->window.infected = s->sync.root != s->rank && !finite_all(s->sums, s->site.elements);
 		s->unsound.spread |= s->window.infected;
 	}
+	s->half |= s->has && root->exchanges > s->exchanges;
 	s->exchanges = root->exchanges;
 }
 
@@ -347,18 +348,22 @@ void course_sync_land(struct phub_site *s)
 		return;
 	s->sync.takes = false;
 	s->hello = s->sync.damaged;
+	s->half &= s->sync.damaged;
 	s->restored &= s->sync.damaged;
 	s->has = s->has || !s->sync.damaged;
 }
 
-/* Whose weights others take: of who has some, that of the last exchange. Of the same exchange within, that of the last
- * one around, which is in its weights within already: others come to it only after these. */
+/* Whose weights others take: of who has some, that of the last exchange; not of one who has only begun to take them, if
+ * there is another. Of the same exchange within, that of the last one around, which is in its weights within already:
+ * others come to it only after these. */
 static bool sync_leads(const struct slot *slot, const struct slot *best)
 {
 	if ((slot->flags ^ best->flags) & SLOT_HAS)
 		return slot->flags & SLOT_HAS;
 	if (slot->exchanges != best->exchanges)
 		return slot->exchanges > best->exchanges;
+	if ((slot->flags ^ best->flags) & SLOT_HALF)
+		return best->flags & SLOT_HALF;
 	return slot->around > best->around;
 }
 

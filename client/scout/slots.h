@@ -24,7 +24,8 @@ enum slot_flag {
 	SLOT_WRITES = 64,  /* and writes it */
 	SLOT_LOADED = 128, /* it has loaded a state that was saved, and has not begun */
 	SLOT_FINISH = 256, /* no step asks it for this exchange, but phub_site_finish() */
-	SLOT_FLAGS = 511,
+	SLOT_HALF = 512,   /* it has the weights of its last exchange, and not what else all have alike after that */
+	SLOT_FLAGS = 1023,
 };
 
 struct slot {

@@ -1,11 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Sites in sites whose boxes die: two racks of two at a box each, and one that
- * all four share, over a network in memory. Some have the result of an exchange
- * and others not when boxes die, or a part of what they come to afterwards; and
- * boxes die at any time, under results that come when they like. In the end all
- * have the weights that they have where nothing dies, to the bit, and those are
- * what loops over doubles make of it.
+ * Sites in sites whose boxes die: two racks of two at a box each, and one that all four share, over a network in
+ * memory. Some have the result of an exchange and others not when boxes die, or a part of what they come to
+ * afterwards; and boxes die at any time, under results that come when they like. In the end all have the weights
+ * that they have where nothing dies, to the bit, and those are what loops over doubles make of it.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -29,9 +27,9 @@ enum {
 	ABOVE = RACKS,
 	EVERY_BOX = (1 << BOXES) - 1,
 	BOX_HOST = 8,
+	STEPS = 9,
+	STILL = 40, /* turns */
 	TURNS_MAX = 20000,
-	STILL = 40,
-	STEPS = 9
 };
 
 static const uint32_t sizes[TENSORS] = {33, 7};
@@ -74,9 +72,7 @@ struct worker {
 	float weights[ELEMENTS], gradient[ELEMENTS];
 };
 
-/* An exchange of which these have no result; or a sync after it of which they
- * have the first part, the weights, alone.
- */
+/* An exchange of which these have no result; or a sync after it of which they have the first part, the weights. */
 struct cut {
 	bool half;
 	bool across;
@@ -231,8 +227,7 @@ static unsigned cut_box(const struct world *w, const struct worker *k)
 	return w->cut.across ? ABOVE : k->rank / MEMBERS;
 }
 
-/* Is it in the exchange of which it is to have no result? Then nothing of that
- * box comes any more. */
+/* Is it in the exchange of which it is to have no result? Then nothing of that box comes any more. */
 static void worker_cut(struct world *w, struct worker *k)
 {
 	const phub_site_t *site = w->cut.across ? k->around : k->within;
@@ -460,8 +455,7 @@ static void world_stand_still(struct world *w)
 	w->cut.deaf = 0;
 }
 
-/* What these boxes (bits) say is heard again; `lost`: not what was on its way.
- */
+/* What these boxes (bits) say is heard again; `lost`: not what was on its way. */
 static void heal(struct world *w, unsigned boxes, bool lost)
 {
 	for (struct worker *k = w->workers; k < w->workers + WORKERS; k++) {
@@ -485,8 +479,7 @@ static void kill_all_of(struct world *w, unsigned boxes)
 			world_kill(w, i);
 }
 
-/* `victims`: bits of boxes. Those who hear nothing have their result later
- * where its box lives. */
+/* `victims`: bits of boxes. Those who hear nothing have their result later where its box lives. */
 static void die_in(const struct way *way, struct cut cut, unsigned victims, const struct outcome *wanted)
 {
 	char what[160];
@@ -525,8 +518,7 @@ static void test_half_a_rack_has_the_result(void **state)
 
 /* ---- some have a part of what they come to ---- */
 
-/* Rank 0 has no result of an exchange, then comes to it, and has the weights
- * when all boxes die again. */
+/* Rank 0 has no result of an exchange, then comes to it, and has the weights when all boxes die again. */
 static void die_in_sync(const struct way *way, bool across, const struct outcome *wanted)
 {
 	struct world w;
