@@ -13,7 +13,7 @@ build="make gcc libc6-dev binutils pkg-config libssl-dev libprotobuf-c-dev proto
 	libjansson-dev libcap-ng-dev libibverbs-dev libisal-dev libipsec-mb-dev libdpdk-dev
 	libcurl4-openssl-dev"
 test="ccache lld libcmocka-dev zlib1g-dev iproute2 procps python3 python3-numpy python3-torch python3-pip python3-setuptools python3-wheel
-	dataset-fashion-mnist gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user-static systemd valgrind openmpi-bin mpich
+	dataset-fashion-mnist gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user-static systemd valgrind openmpi-bin libopenmpi-dev mpich
 	slurmctld slurmd slurm-client munge etcd-server libcurl4 librsvg2-bin"
 vm="make gcc patch flex bison bc xz-utils cpio kmod busybox-static iproute2 qemu-system-x86 python3 ibverbs-utils
 	ibverbs-providers"
