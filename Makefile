@@ -115,7 +115,7 @@ $(error SAN=$(SAN): use address, undefined or thread)
 endif
 endif
 
-# lld links in a fifth of the time of GNU ld.
+# lld where it is installed: the program of all unit tests is large.
 LLD := $(if $(shell command -v ld.lld),-fuse-ld=lld)
 WARNINGS := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wvla
 # Debug information names no folder of this machine, and an object is the same in every checkout.
@@ -177,8 +177,7 @@ endef
 # What gcc may inline across files makes it guess at texts that are too long for their buffers.
 UNITY_CFLAGS := -Wno-unknown-warning-option -Wno-format-truncation -ffp-contract=off
 
-# Tests can do with fewer while others are in the works: make build/tests/unit/test_model LAYERS='base topology'.
-LAYERS ?= base aggregation topology transport box control client cli
+LAYERS := base aggregation topology transport box control client cli
 objects = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
 archives = $(foreach l,$(1),$(BUILD)/lib$(l).a)
 

@@ -41,7 +41,6 @@ import os
 import pathlib
 import re
 import select
-import shlex
 import shutil
 import signal
 import subprocess
@@ -361,7 +360,7 @@ class Queue:
     def start(self, job):
         logs = pathlib.Path(job.env.get("BUILD", "build")) / "test-logs"
         logs.mkdir(parents=True, exist_ok=True)
-        job.log = logs / (re.sub(r"[ /]+", ".", job.name) + ".log")
+        job.log = logs / (re.sub(r"[ /:]+", ".", job.name if job.env else job.key) + ".log")  # there are two kernels
         env = {name: value for name, value in os.environ.items() if name not in HANDED_DOWN}
         for old in [*logs.glob(f"{job.log.stem}.sanitizer.*"), job.log.with_suffix(".threads")]:
             old.unlink(missing_ok=True)
@@ -593,6 +592,8 @@ def main():
         skips += [(f"{name}: {test}", why) for test, why in collection.skips]
         kernels |= {need.split(":")[0] for job in collection.jobs for need in job.needs if need.endswith(": kernel")}
     jobs += [kernel(kind) for kind in sorted(kernels)]
+    if not any(job.counted for job in jobs) and not skips:
+        fail(f"no test's name holds {' or '.join(options.words)}")
     queue = Queue(jobs, read_times())
     for key, why in skips:
         queue.tell_skip(key, why)
