@@ -181,8 +181,8 @@ struct phub_site {
 	bool stale;              /* the box was lost: phub_site_resume() */
 	enum course_kind flight; /* the round on its way */
 	bool hello;              /* the next one is to say so, or to fetch weights */
-	bool has;                /* weights that others may begin with, */
-	bool half;               /* by the first round of a sync, of an exchange whose sum it never had */
+	bool has;                /* weights that others may begin with */
+	bool half;               /* A sync has brought the weights of an exchange, and not yet the rest of its state. */
 	struct site_sync sync;
 	bool pending; /* an exchange is due */
 	/* course_finish(): */

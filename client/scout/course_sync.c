@@ -353,9 +353,11 @@ void course_sync_land(struct phub_site *s)
 	s->has = s->has || !s->sync.damaged;
 }
 
-/* Whose weights others take: of who has some, that of the last exchange; not of one who has only begun to take them, if
- * there is another. Of the same exchange within, that of the last one around, which is in its weights within already:
- * others come to it only after these. */
+/*
+ * Does SLOT's site lead BEST's, so that others take its weights and state? Weights lead no weights, and a later
+ * exchange leads an earlier one. At equal counts a site with all state leads a site in mid-sync. Between two whole
+ * sites the later exchange of the site around leads: the result of that exchange is already in the weights within.
+ */
 static bool sync_leads(const struct slot *slot, const struct slot *best)
 {
 	if ((slot->flags ^ best->flags) & SLOT_HAS)

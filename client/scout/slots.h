@@ -24,7 +24,7 @@ enum slot_flag {
 	SLOT_WRITES = 64,  /* and writes it */
 	SLOT_LOADED = 128, /* it has loaded a state that was saved, and has not begun */
 	SLOT_FINISH = 256, /* no step asks it for this exchange, but phub_site_finish() */
-	SLOT_HALF = 512,   /* it has the weights of its last exchange, and not what else all have alike after that */
+	SLOT_HALF = 512,   /* it has the weights of its last exchange, and not yet momentum and outer state */
 	SLOT_FLAGS = 1023,
 };
 
@@ -37,7 +37,7 @@ struct slot {
 	uint32_t broken;              /* 1 + the first tensor of which it says what is no number; 0: none */
 	uint64_t bytes, within, wire; /* that it has sent so far: see sent.h */
 	uint64_t terms;               /* that all have to agree on, in a sync: see course_sync.c; 0: it says none */
-	uint64_t around;              /* exchanges of the site around it; 0: there is none */
+	uint64_t around;              /* exchanges of the site around; 0: there is none */
 };
 
 /* What who comes needs beside weights. */

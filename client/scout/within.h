@@ -11,9 +11,9 @@
  * within gone on with: a site that has landed an exchange which another has lost is one step ahead of it at most, and
  * in its next exchange within, to which the other comes only after that.
  *
- * Where a rack's box has died with the result of an exchange across, one of the rack may have it and another not. What
- * is common within is then that of the one who has it: it has that exchange in it, and who comes to that finds in the
- * sync around that nothing is left to move. That of the other would take it out again (course_summon()).
+ * A rack's box that dies may have sent the result of an exchange across to one site of the rack and not to another. The
+ * site with the result then leads the sync within, because its common weights hold that exchange. The common weights of
+ * the other site would take the exchange out again (course_summon()).
  *
  * The site's thread; nothing blocks but within_run().
  */

@@ -223,7 +223,7 @@ static int agent_go(struct agent_control *c, const struct probe_message *m)
 		failed = -pthread_create(&s->thread, NULL, agent_send_stream, s);
 		s->started = failed == 0;
 		if (failed < 0)
-			s->rc = failed; /* only now: from its start on, the thread writes it */
+			s->rc = failed; /* a thread that has started writes rc by itself */
 	}
 	for (unsigned i = 0; i < c->stream_count; i++)
 		if (c->streams[i].started)

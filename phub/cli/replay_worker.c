@@ -35,8 +35,8 @@ struct replay {
 
 static void replay_land(struct replay *r, uint32_t key, struct replay_event *event)
 {
-	uint64_t now_ns =
-		clock_now_ns(); /* before the exchange: else what follows from the end may seem to begin before it */
+	/* Before the exchange of pointers: afterwards the other thread may already have noted what follows. */
+	uint64_t now_ns = clock_now_ns();
 
 	if (event && atomic_compare_exchange_strong_explicit(
 			     &r->flying[key], &event, NULL, memory_order_acq_rel, memory_order_relaxed))

@@ -136,7 +136,7 @@ def workers(world, function, *arguments):
     return [answer for _, answer in answers]
 
 
-STUB = """#!/usr/bin/python3 -IS
+ENTRY = """#!/usr/bin/python3 -IS
 import os, signal, socket, sys
 server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 server.connect({path!r})
@@ -153,8 +153,8 @@ REQUEST_MAX = 1 << 20
 class Preloaded:
     """Scripts that launchers start without the cost of their imports (2 to 3 CPU seconds for torch).
 
-    command(script) is a small program, the stub. A server, which is a fork of this process, forks a child for each stub that starts.
-    The child runs the script with the stub's arguments, environment, folder, files and process group. Stub and child die together.
+    command(script) is a small program, the entry. A server, which is a fork of this process, forks a child for each entry that starts.
+    The child runs the script with the entry's arguments, environment, folder, files and process group. Entry and child die together.
     """
 
     def __init__(self, warm=lambda: None):
@@ -175,9 +175,9 @@ class Preloaded:
         atexit.register(self.stop)
 
     def command(self, script):
-        fd, path = tempfile.mkstemp(prefix="stub-", dir=self.folder.name)
+        fd, path = tempfile.mkstemp(prefix="entry-", dir=self.folder.name)
         with open(fd, "w") as file:
-            file.write(STUB.format(path=self.path, script=str(script)))
+            file.write(ENTRY.format(path=self.path, script=str(script)))
         os.chmod(path, 0o755)
         return path
 
@@ -208,14 +208,14 @@ def _forked(function, tell=lambda status: None):
 
 
 def _serve(listener, ending):
-    """Forks for each stub, until the test has ended; then waits for the children."""
+    """Forks for each entry, until the test has ended; then waits for the children."""
     while ending not in (ready := select.select([listener, ending], [], [])[0]):
         if listener in ready:
-            stub = listener.accept()[0]
+            entry = listener.accept()[0]
             if os.fork() == 0:
                 listener.close()
-                _forked(lambda: _become(stub), lambda status: stub.send(bytes([status])))
-            stub.close()
+                _forked(lambda: _become(entry), lambda status: entry.send(bytes([status])))
+            entry.close()
         with contextlib.suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG) != (0, 0):
                 pass
@@ -224,9 +224,9 @@ def _serve(listener, ending):
             os.wait()
 
 
-def _become(stub):
-    """Runs the script as the stub's process would."""
-    request, files, _, _ = socket.recv_fds(stub, REQUEST_MAX, 3)
+def _become(entry):
+    """Runs the script as the entry's process would."""
+    request, files, _, _ = socket.recv_fds(entry, REQUEST_MAX, 3)
     script, folder, environment, words, group = ast.literal_eval(request.decode())
     for number, file in enumerate(files):
         os.dup2(file, number)
@@ -238,7 +238,7 @@ def _become(stub):
         os.setpgid(0, group)
 
     def follow():
-        stub.recv(1)  # the stub says nothing: its end is all that comes
+        entry.recv(1)  # the entry says nothing: its end is all that comes
         os.kill(os.getpid(), signal.SIGKILL)
 
     threading.Thread(target=follow, daemon=True).start()
