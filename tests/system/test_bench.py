@@ -36,12 +36,12 @@ done
 """
 
 
-def start(out, path=None, python="/nonexistent", program=RUN, **more):
+def start(out, path=None, python="/nonexistent", program=RUN, words=(), **more):
     """The smallest set, into the folder `out`."""
     environment = {**rig.QUIET, "ROWS": "smoke", "RUNS": "1", "BUILD": str(rig.BUILD), "OUT": out, "PYTHON": python, **more}
     if path:
         environment["PATH"] = path
-    return subprocess.Popen([SYSTEM_PYTHON, program], env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+    return subprocess.Popen([SYSTEM_PYTHON, program, *words], env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                             stderr=subprocess.PIPE, text=True)
 
 

@@ -20,6 +20,14 @@ RACKS = rig.ROOT / "tests/bench/racks.py"
 MODEL = rig.ROOT / "tests/bench/model_check.py"
 
 
+def check_uplinks(lines):
+    """Gradients that leave each of three racks in a round, by the way: flat's second rack sends both of its workers'."""
+    found = {line["system"]: [by / line["bytes"] for by in line["out"]] for line in lines
+             if line.get("section") == "exchange" and line["racks"] == 3}
+    check(found["flat"][1] > 1.9 and 0.9 < found["tree"][1] < 1.2 and found["tree"][0] > 1.9, f"{found}")
+    check(all(1.3 < by < 1.6 for way in ("sharded", "chain") for by in found[way]), f"{found}")
+
+
 def several_racks():
     """three racks in each way, beside the peers, and steps on them: sums are right, and an uplink carries what it must"""
     with tempfile.TemporaryDirectory() as out:
@@ -33,6 +41,10 @@ def several_racks():
         check(ways >= {"flat", "tree", "sharded", "chain"}, f"measured: {ways}")
         check({line["racks"] for line in lines if line.get("section") == "train"} >= {1, 2}, f"no steps on racks: {lines}")
         check("| 3 | sharded |" in (pathlib.Path(out) / "racks.md").read_text(), "no table")
+        check_uplinks(lines)
+        process = start(out, words=["--readme"], python=SYSTEM_PYTHON, program=RACKS)
+        _, err = process.communicate(timeout=rig.DEADLINE_S)
+        check(process.returncode == 1 and "takes no smoke test" in err, f"README would take a smoke test: {err}")
         # One system lacks, as if it had failed: only that is measured again.
         path = pathlib.Path(out) / "racks.jsonl"
         path.write_text("".join(json.dumps(line) + "\n" for line in lines if line.get("system") != "tree" or line["racks"] != 2))
