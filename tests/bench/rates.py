@@ -86,7 +86,7 @@ def urgent():
 def box_ends():
     """Seconds from SIGTERM to exit, with jobs in full run."""
     box = rig.Box(cores=2)
-    workers = rig.job(box.url("cut"), 2, transport=lambda rank: ("tcp", "shm")[rank], rounds="until-told", report_ms=20)
+    workers = rig.job(box.url("cut"), 2, transport=lambda rank: ("tcp", "shm")[rank], rounds="until-told", report_ms=20, pause_us=0)
     for worker in workers:
         worker.event("progress")
     began = time.monotonic()

@@ -119,7 +119,7 @@ class Crew:
         words = {"transport": self.transports[rank % len(self.transports)], "report_ms": 100, **self.shape, **more}
         words = {key: value(rank) if callable(value) else value for key, value in words.items()}
         words = {key: value for key, value in words.items() if value is not None}
-        worker = Worker(self.url(), rank, self.world, env=self.env, prefix=NICE, **words)
+        worker = Worker(self.url(), rank, self.world, env=self.env, prefix=NICE, **{"pause_us": 0, **words})  # load is what a soak is for
         self.workers[rank] = worker
         self.all.append(worker)
         return worker

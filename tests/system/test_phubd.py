@@ -72,7 +72,8 @@ def terminate():
     """SIGTERM and SIGINT with jobs in full run: workers are told, nothing stays behind"""
     for number in (signal.SIGTERM, signal.SIGINT):
         box = Box(cores=2)
-        workers = job(box.url("cut"), 2, transport=lambda rank: ("tcp", "shm")[rank], rounds="until-told", report_ms=20)
+        workers = job(box.url("cut"), 2, transport=lambda rank: ("tcp", "shm")[rank], rounds="until-told", report_ms=20,
+                      pause_us=0)
         idle = [Worker(box.url("waits"), 0, 2)]
         idle[0].event("connected")
         for worker in workers:
