@@ -27,19 +27,19 @@ struct call_peer {
 	unsigned opened, closed; /* sessions */
 	void (*hear)(void *arg, const Phub__Control *message);
 	void *arg;
-	/* What it does; the test sets it, at any time. */
-	uint64_t root;     /* its epoch */
-	bool full;         /* it has no room for more */
-	int lost;          /* a negative errno: it cannot be reached, or no longer */
-	int busy;          /* so often it refuses, for it has not done with the session before */
-	bool undecided;    /* it lets nobody in yet */
-	bool silent;       /* nobody is there, but who is named below */
-	char answers[400]; /* hosts that answer; "": all */
-	char heirs[400];   /* who of those that do not say that they may be promoted, */
-	char knows[400];   /* and that they are with the box above them */
-	char address[128]; /* of its data connections; "": nobody listens */
+	/* Behaviour of the played box; the test may set it at any time. */
+	uint64_t root;     /* epoch of the root that this box names */
+	bool full;         /* messages are refused with -EAGAIN */
+	int lost;          /* a negative errno: the box cannot be reached, or no longer */
+	int busy;          /* refusals to come: the previous session has not ended */
+	bool undecided;    /* a session opens, and is not admitted yet */
+	bool silent;       /* set at each call: the host is not among `answers` */
+	char answers[400]; /* hosts that answer; "": all hosts */
+	char heirs[400];   /* silent hosts that refuse and may be promoted */
+	char knows[400];   /* silent hosts that refuse and reach the box above */
+	char address[128]; /* of data connections; "": the network's own */
 	struct transport *transport;
-	/* What it was told. */
+	/* What the box under test has told the played box. */
 	char called[400];    /* "HOST>=LEAST ", one after the other */
 	uint32_t gathered;   /* the number of the last Gather, */
 	uint32_t ranks;      /* that it named, */
@@ -58,9 +58,9 @@ struct call_peer {
 	uint8_t key[PROOF_KEY];
 };
 
-/* beside[i] is that of port REHOME_PORT + i, beside[0] that of any other port. */
+/* A call to port REHOME_PORT + i reaches beside[i], a call to another port reaches beside[0]. */
 extern struct call_peer above, beside[BOXES];
-extern const char *upper_names; /* whom the box above says to be its sibling; NULL: nobody */
+extern const char *upper_names; /* the sibling that the box above names; NULL: none */
 
 struct scene {
 	struct rig rig;
@@ -71,19 +71,19 @@ struct scene {
 	struct err e;
 };
 
-/* A box whose sessions lead to the played boxes, all of which are as new. `world`: the size of the job that it tells
- * them; 0: it must call nobody. */
+/* Starts a box whose calls reach the played boxes, after those are reset. `world` is the size of the job that each call
+ * must name; with 0, a call fails the test. */
 void scene_begin(struct scene *s, unsigned cores, uint32_t world, const char *const *settings);
-/* Worker `index` of job "wide" is let in. */
+/* Admits worker `index` to job "wide". */
 void scene_join(struct scene *s, unsigned index, uint32_t rank, uint32_t world);
-/* The box above says so, and 10 ms pass. */
+/* The box above sends a message, and 10 ms pass. */
 void above_say(struct scene *s, const Phub__Control *message);
-/* Everybody hangs up; nothing may be left. */
+/* Closes all sessions and checks that the box holds nothing any more. */
 void scene_close(struct scene *s);
 
 /* ---- below another box: a job of four, of which two workers are here ---- */
 
-/* What the box above says of the start; each case makes one thing of it wrong. */
+/* The start message of the box above; each case makes one field wrong. */
 struct said {
 	Phub__Start start;
 	Phub__Exchange exchange;
@@ -100,43 +100,43 @@ extern const struct rig_job again;
 
 /* Each key of the table is a chunk. */
 void said_init(struct said *s);
-/* It lets the box into a job that is in round 8. */
+/* The message admits the box to a job that is in round 8. */
 void said_join(struct said *s);
-/* It starts a sharded job of three boxes: rank 3 is there, the first two are here, rank 2 is beside. */
+/* The message starts a sharded job of three boxes: ranks 0 and 1 here, rank 2 beside, rank 3 at the box above. */
 void said_exchange(struct said *s);
-/* The box above says it. */
+/* The box above sends the start message. */
 void upper_start(struct scene *s, struct said *said);
-/* Its workers are let in; data connections to the box above are let in by nobody. */
+/* Workers are admitted; data connections to the box above are not accepted. */
 void scene_open_with(struct scene *s, const char *const *settings);
 void scene_open_below(struct scene *s, const char *uplink);
 void scene_open(struct scene *s);
-/* Both have sent their tables, and the box above has all that it starts by. */
+/* Both workers send their key tables, and the box above has what a start needs. */
 void scene_tell(struct scene *s, const struct rig_job *job);
 
 /* ---- at the top: a sharded or chained job of three workers, one at each of three boxes ---- */
 
-/* box[0] is not there: it is the top box. Connections between cores are not made: it counts as if they were. */
-extern const struct rig_job rehome_summed, rehome_trained; /* of which the last one has momentum */
+/* box[0] is unused: the box under test is the top box. Connections between cores count as made. */
+extern const struct rig_job rehome_summed, rehome_trained; /* without an optimizer, and with momentum */
 
-/* The job runs. */
+/* Brings the job to its first round. */
 void rehome_form(struct scene *s, const struct rig_job *job, const char *const *settings);
-/* ... with lost_ms of 8 s, and all others are reached. */
+/* The same with a lost_ms of 8 s, when all other boxes are reached. */
 void rehome_open(struct scene *s, const struct rig_job *job, const char *hierarchy);
 
-/* The link of the last box is this much slower than the others now, and the operator says so. */
+/* Makes the link of the last box this much slower, and asks the box to rebalance as an operator does. */
 int rehome_begin(struct scene *s, double slower);
 void rehome_expect_error(struct scene *s, int rc, int wanted, const char *text);
-/* A box says a step; Held: all its chunks are before `round`. */
+/* A played box says a step; with Held, all its chunks are before `round`. */
 void rehome_say(struct scene *s, unsigned box, Phub__RehomeStep step, uint32_t number, uint64_t round);
-/* Both do, of round 1. */
+/* Both played boxes say the step, at round 1. */
 void rehome_say_all(struct scene *s, Phub__RehomeStep step, uint32_t number);
-/* The last that both have heard. */
+/* Checks the last step that both played boxes have heard. */
 void rehome_expect_step(struct scene *s, Phub__RehomeStep step, uint32_t number);
-/* From Hold, which was said, to Go, which both have heard. */
+/* Plays the steps after Hold, up to Go. */
 void rehome_move(struct scene *s, uint32_t number);
-/* "moves", or the job's. */
+/* "moves", or the state of the job. */
 const char *rehome_state(const struct scene *s);
-/* How it ended, as the operator hears it, and how far it is. */
+/* Checks the outcome and the progress that the operator is told. */
 void rehome_expect_outcome(const struct scene *s, uint32_t number, const char *stage, const char *why);
 void rehome_expect_stage(const struct scene *s, const char *stage, unsigned done, const char *waits_for);
 
